@@ -1,0 +1,47 @@
+# Everything a fresh machine with Python 3.11 needs. `make demo` and `make test` set up .venv themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+PROTO := $(wildcard proto/lineside/v1/*.proto)
+
+.PHONY: setup demo test check format lock proto bench clean
+
+setup: .venv/ready
+
+.venv/ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lineside needs Python 3.11 or newer; set PYTHON=python3.11" >&2; exit 3; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## three simulated engines, the same traffic round robin and cache-aware
+	$(BIN)/lineside demo
+
+test: setup ## everything, under five minutes
+	$(BIN)/python -m pytest
+
+check: setup ## format, lint, types, layers, fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -m "not flow"
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+proto: setup ## regenerate the wire code from proto/lineside/v1/*.proto
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)
+
+lock: ## pin every dependency with its hashes; names, versions and hashes only
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet pip-tools
+	.venv-lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options --all-extras --output-file requirements.lock pyproject.toml
+	rm -rf .venv-lock
+
+bench: setup
+	$(BIN)/python bench/index.py
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The `lineside` command. Sees all; nothing imports it."""

@@ -1,0 +1,1 @@
+"""The coordinator: index, cluster state, decision, doors, admin."""

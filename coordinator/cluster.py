@@ -1,0 +1,276 @@
+"""What the coordinator knows of its engines, each signal with its age.
+
+Written by discovery (`assign`) and by ingest (`observe_*`, `link_*`); readers take a `Snapshot`.
+Pure: time is an argument, in the coordinator's monotonic seconds.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from lineside.ids import EngineId, GroupId, ModelName, NodeId
+
+STALE_AFTER_S = 2.0
+"""A signal older than this is named stale; it is still used."""
+
+CACHE_LOST_AFTER_S = 10.0
+"""Without a word from its agent for this long, an engine is routed to by load alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A name that an engine answers to; `lora` is the adapter's name when it is one."""
+
+    name: ModelName
+    lora: str | None = None
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine as discovery found it. `rank` is `None` unless its server has several."""
+
+    id: EngineId
+    base_url: str
+    endpoint: str
+    group: GroupId
+    models: tuple[ServedModel, ...]
+    node: NodeId
+    rank: int | None = None
+    version: str = ""
+    events: str = ""
+    replay: str = ""
+    events_bind: bool = False
+    topic: str = ""
+    stride: int = 4
+    tokenizer: str | None = None
+
+    def serves(self, model: str) -> ServedModel | None:
+        """Return what the engine serves under this name."""
+        return next((served for served in self.models if served.name == model), None)
+
+
+class Events(Enum):
+    """How far an engine's agent can vouch for its digest (the wire's `EngineStatus.Events`)."""
+
+    NONE = "none"
+    CONNECTING = "connecting"
+    LIVE = "live"
+    UNSURE = "unsure"
+    UNUSABLE = "unusable"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The agent's word on one engine's events. `block_size` 0: not known yet."""
+
+    events: Events
+    reason: str = ""
+    block_size: int = 0
+    blocks: int = 0
+    batches: int = 0
+    gaps: int = 0
+    unmatched_removals: int = 0
+    undecodable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the engine's /metrics said. `None`: the series is missing; never a guess."""
+
+    waiting: int | None = None
+    running: int | None = None
+    kv_cache_usage: float | None = None
+    prompt_tokens: int | None = None
+    generation_tokens: int | None = None
+    prefix_cache_queries: int | None = None
+    prefix_cache_hits: int | None = None
+    preemptions: int | None = None
+    block_size: int | None = None
+    num_gpu_blocks: int | None = None
+    process_start_s: float | None = None
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of a node. `None`: NVML refused the value."""
+
+    uuid: str
+    index: int
+    name: str
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    engines: tuple[EngineId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGpus:
+    """A node's GPUs; `unavailable` says why there are none to read."""
+
+    gpus: tuple[Gpu, ...] = ()
+    unavailable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """An engine with what was last heard of it. Ages are seconds; `None`: never heard."""
+
+    engine: Engine
+    linked: bool = False
+    heard_age_s: float | None = None
+    status: Status | None = None
+    load: Load | None = None
+    load_age_s: float | None = None
+    generation: str = ""
+    digest_live: bool = False
+    diverged: bool = False
+    """The last digest contradicted ours; a snapshot is on its way."""
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens in one of the engine's cache blocks, from its events, else from its metrics."""
+        if self.status and self.status.block_size:
+            return self.status.block_size
+        return self.load.block_size if self.load else None
+
+    @property
+    def cache_state(self) -> str:
+        """One word: live, unsure, stale, lost, filling, connecting, unusable, none."""
+        if not self.engine.events:
+            return "none"
+        if self.heard_age_s is None:
+            return "connecting"
+        if self.status and self.status.events is Events.UNUSABLE:
+            return "unusable"
+        if self.heard_age_s > CACHE_LOST_AFTER_S:
+            return "lost"
+        if not self.digest_live:
+            return "filling"
+        if self.heard_age_s > STALE_AFTER_S:
+            return "stale"
+        if self.diverged or (self.status and self.status.events is Events.UNSURE):
+            return "unsure"
+        return "live"
+
+    @property
+    def cache_usable(self) -> bool:
+        """Whether the index says something about this engine."""
+        return self.cache_state in ("live", "unsure", "stale")
+
+    @property
+    def fresh(self) -> bool:
+        """Whether both the cache and the load were seen within their lifetime."""
+        return (
+            self.cache_state == "live"
+            and self.load_age_s is not None
+            and self.load_age_s <= STALE_AFTER_S
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The cluster at one moment. Immutable."""
+
+    engines: tuple[EngineView, ...]
+    revision: int
+
+    def serving(self, model: str) -> list[EngineView]:
+        """Return the engines that serve a model name."""
+        return [view for view in self.engines if view.engine.serves(model)]
+
+    def models(self) -> list[ServedModel]:
+        """Return each served name once, sorted."""
+        by_name = {served.name: served for view in self.engines for served in view.engine.models}
+        return [by_name[name] for name in sorted(by_name)]
+
+
+@dataclass(slots=True)
+class _Record:
+    engine: Engine
+    linked: bool = False
+    heard_at: float | None = None
+    status: Status | None = None
+    load: Load | None = None
+    load_at: float = 0.0
+    generation: str = ""
+    digest_live: bool = False
+    diverged: bool = False
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Discovery and ingest write here; nobody else."""
+
+    revision: int = 0
+    _records: dict[EngineId, _Record] = field(default_factory=dict)
+    _gpus: dict[NodeId, tuple[NodeGpus, float]] = field(default_factory=dict)
+
+    def assign(self, engines: Iterable[Engine]) -> None:
+        """Replace the engines; what is known of those that stay is kept."""
+        before = self._records
+        self._records = {}
+        for engine in engines:
+            record = before.get(engine.id) or _Record(engine)
+            record.engine = engine
+            self._records[engine.id] = record
+        self.revision += 1
+
+    def link(self, engine: EngineId, up: bool) -> None:
+        """Note that the agent's stream came or went."""
+        if record := self._records.get(engine):
+            record.linked = up
+
+    def observe_status(self, engine: EngineId, status: Status, heard_at: float) -> None:
+        """Keep the agent's word. It is the heartbeat of the engine's digest."""
+        if record := self._records.get(engine):
+            record.status = status
+            record.heard_at = heard_at
+
+    def observe_load(self, engine: EngineId, load: Load, observed_at: float) -> None:
+        """Keep the newest load report."""
+        record = self._records.get(engine)
+        if record and (record.load is None or observed_at >= record.load_at):
+            record.load, record.load_at = load, observed_at
+
+    def observe_digest(
+        self, engine: EngineId, generation: str, live: bool, diverged: bool, heard_at: float
+    ) -> None:
+        """Note the state of the engine's digest after a message."""
+        if record := self._records.get(engine):
+            record.generation, record.digest_live, record.diverged = generation, live, diverged
+            record.heard_at = heard_at
+
+    def observe_gpus(self, node: NodeId, gpus: NodeGpus, observed_at: float) -> None:
+        """Keep a node's GPU report."""
+        self._gpus[node] = (gpus, observed_at)
+
+    def node_gpus(self, now: float) -> dict[NodeId, tuple[NodeGpus, float]]:
+        """Return each node's GPUs with the report's age in seconds."""
+        return {node: (gpus, now - at) for node, (gpus, at) in self._gpus.items()}
+
+    def assigned_to(self, node: NodeId) -> list[Engine]:
+        """Return a node's engines."""
+        return [r.engine for r in self._records.values() if r.engine.node == node]
+
+    def snapshot(self, now: float) -> Snapshot:
+        """Return an immutable view of everything, aged to `now`."""
+        return Snapshot(tuple(_view(r, now) for r in self._records.values()), self.revision)
+
+
+def _view(record: _Record, now: float) -> EngineView:
+    return EngineView(
+        engine=record.engine,
+        linked=record.linked,
+        heard_age_s=None if record.heard_at is None else now - record.heard_at,
+        status=record.status,
+        load=record.load,
+        load_age_s=None if record.load is None else now - record.load_at,
+        generation=record.generation,
+        digest_live=record.digest_live,
+        diverged=record.diverged,
+    )
+

@@ -1,0 +1,1 @@
+"""Inference policies: what may serve a request, and in which order."""

@@ -1,0 +1,34 @@
+"""Time as an argument. Tests supply a clock of their own."""
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What code that waits or measures may know of time."""
+
+    def monotonic(self) -> float:
+        """Return seconds from an arbitrary start; never goes back."""
+        ...
+
+    def unix(self) -> float:
+        """Return Unix seconds, for people and records only; may jump."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def unix(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

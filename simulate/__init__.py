@@ -1,0 +1,1 @@
+"""A simulated vLLM engine with real wire formats, and workloads for it."""
