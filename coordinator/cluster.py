@@ -273,4 +273,3 @@ def _view(record: _Record, now: float) -> EngineView:
         digest_live=record.digest_live,
         diverged=record.diverged,
     )
-

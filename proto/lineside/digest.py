@@ -14,7 +14,7 @@ PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 
 CHUNK_KEYS = 2048
-"""Keys in one snapshot chunk: applied in one step of the coordinator's loop, about a millisecond."""
+"""Keys in one snapshot chunk: applied in one step of the coordinator's loop, about 1 ms."""
 
 MAX_KEYS = 65_536
 """Keys that one message may carry; a longer one is refused as malformed."""
@@ -71,6 +71,9 @@ def checksum(held: Iterable[Held]) -> int:
     return sum(fingerprint(key, medium) for key, medium in held) & MASK
 
 
+_WIRE = {Medium.GPU: pb.GPU, Medium.CPU: pb.CPU, Medium.DISK: pb.DISK}
+
+
 def pack_keys(held: Sequence[Held]) -> list[pb.MediumKeys]:
     """Pack keys by medium, 8 bytes little-endian each."""
     packed = []
@@ -78,7 +81,7 @@ def pack_keys(held: Sequence[Held]) -> list[pb.MediumKeys]:
         keys = [key for key, at in held if at == medium]
         if keys:
             packed.append(
-                pb.MediumKeys(medium=medium.value, keys=struct.pack(f"<{len(keys)}Q", *keys))
+                pb.MediumKeys(medium=_WIRE[medium], keys=struct.pack(f"<{len(keys)}Q", *keys))
             )
     return packed
 
