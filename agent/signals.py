@@ -65,6 +65,8 @@ class Load:
     process_start_s: float | None = None
     prefills: int | None = None
     """Requests whose prompt has been computed; stays on the agent."""
+    asleep: bool | None = None
+    """The engine gave its memory back, and with it its cache; stays on the agent."""
     missing: tuple[str, ...] = ()
     """Series that this engine's version should have and has not, by their newest name."""
 
