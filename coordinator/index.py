@@ -125,53 +125,58 @@ class GroupIndex:
             raise ValueError(f"slot {slot} is not open")
         return 1 << slot
 
-    def depths(self, keys: Sequence[BlockKey]) -> dict[Slot, int]:
-        """Return, per visible slot that holds `keys[0]`, how many leading keys it holds.
+    def depths(self, keys: Sequence[BlockKey], step: int = 1) -> dict[Slot, int]:
+        """Return, per visible slot that holds the first key, how many leading keys it holds.
 
-        From `SCAN_BELOW` keys on, exact only for slots whose holdings are closed under prefix. For
-        any other it is some depth at which the slot holds the key.
+        Of `keys` every `step`-th counts: a caller with all unit keys need not copy them. From
+        `SCAN_BELOW` keys on, exact only for slots whose holdings are closed under prefix; for any
+        other it is some depth at which the slot holds the key.
         """
-        if len(keys) < SCAN_BELOW:
-            return self.full_scan(keys)
-        shards, top, rest = self._shards, _TOP, _REST
-        held = shards[keys[0] >> top].get(keys[0] & rest, 0) & self._visible
-        depths: dict[Slot, int] = {}
-        # All of `held` hold keys[low]; `ahead`: probes that some of them failed, the nearest last.
-        low, ahead = 0, [(len(keys), 0)]
+        length, first = len(keys) // step, step - 1
+        if length < SCAN_BELOW:
+            return self.full_scan(keys[first::step] if step > 1 else keys)
+        shards, top, rest, key = self._shards, _TOP, _REST, keys[first]
+        held = shards[key >> top].get(key & rest, 0) & self._visible
+        depths = _blank(held).copy()
+        # All of `held` hold the key at `low`; `ahead` has the probes that some of them failed.
+        low, ahead = 0, [(length, 0)]
         while held:
             high, kept = ahead.pop()
             kept &= held
             if kept != held:
                 while high - low > 1:
                     middle = (low + high) >> 1
-                    key = keys[middle]
+                    key = keys[middle * step + first]
                     found = shards[key >> top].get(key & rest, 0) & held
                     if found == held:
                         low = middle
                     else:
                         ahead.append((high, kept))
                         high, kept = middle, found
-                depths.update(dict.fromkeys(_slots(held ^ kept), high))
+                for slot in _slots(held ^ kept):
+                    depths[slot] = high
             low, held = high, kept
         return depths
 
     def full_scan(self, keys: Sequence[BlockKey]) -> dict[Slot, int]:
         """Return what `depths` returns by looking at every key: exact for any holdings."""
-        shards, top, rest = self._shards, _TOP, _REST
-        depths: dict[Slot, int] = {}
-        held, before = self._visible if keys else 0, -1
+        if not keys:
+            return {}
+        shards, top, rest, key = self._shards, _TOP, _REST, keys[0]
+        before = shards[key >> top].get(key & rest, 0)
+        held = before & self._visible
+        depths = _blank(held).copy()
         for depth, key in enumerate(keys):
+            if not held:
+                return depths
             mask = shards[key >> top].get(key & rest, 0)
-            if mask is before:  # masks are interned: the same holders, and nothing to compare
-                continue
-            before, kept = mask, mask & held
-            if kept != held:
-                if depth:
-                    depths.update(dict.fromkeys(_slots(held ^ kept), depth))
+            if mask is not before:  # interned: the same object means the same holders
+                before, kept = mask, mask & held
+                for slot in _slots(held ^ kept):
+                    depths[slot] = depth
                 held = kept
-                if not held:
-                    return depths
-        depths.update(dict.fromkeys(_slots(held), len(keys)))
+        for slot in _slots(held):
+            depths[slot] = len(keys)
         return depths
 
     def sweep_step(self) -> bool:
@@ -234,3 +239,9 @@ class _Sweep:
 def _slots(mask: int) -> tuple[Slot, ...]:
     """Return the slots of a mask."""
     return tuple(Slot(slot) for slot in range(mask.bit_length()) if mask >> slot & 1)
+
+
+@lru_cache(maxsize=1024)  # as above
+def _blank(mask: int) -> dict[Slot, int]:
+    """Return an answer to copy and fill in: a copy never grows, which halves its cost."""
+    return dict.fromkeys(_slots(mask), 0)

@@ -108,6 +108,14 @@ def test_a_long_prompt_never_claims_a_depth_that_is_not_held(holes: list[set[int
         assert index.holds(slot, keys[depth - 1])
 
 
+@pytest.mark.parametrize("length", [0, 3, 40, 4 * SCAN_BELOW, 4 * SCAN_BELOW + 7])
+def test_every_fourth_key_of_a_prompt_counts(length: int) -> None:
+    prompt = chain(length)
+    strided = prompt[3::4]
+    index = holding(strided, strided[: len(strided) // 3], strided[:1])
+    assert index.depths(prompt, step=4) == index.full_scan(strided)
+
+
 def test_add_and_remove_count_what_changed() -> None:
     index = GroupIndex(stride=1)
     one, two = index.open_slot(), index.open_slot()
