@@ -126,11 +126,7 @@ def _few(rng: random.Random, depth: int) -> dict[int, int]:
 
 
 def _keys(rng: random.Random, count: int) -> list[BlockKey]:
-    return _unpack(rng.randbytes(8 * count))
-
-
-def _unpack(packed: bytes) -> list[BlockKey]:
-    return [BlockKey(key) for (key,) in struct.iter_unpack("<Q", packed)]
+    return [BlockKey(key) for (key,) in struct.iter_unpack("<Q", rng.randbytes(8 * count))]
 
 
 def fill(scene: Scene, stride: int) -> GroupIndex:
@@ -160,25 +156,19 @@ def top_up(index: GroupIndex, slots: list[Slot], total: int = KEYS) -> None:
 
 def run_peer(scene: Scene) -> dict[str, Any]:
     """Run Dynamo on the scene, in its own environment; install it there on first use."""
-    python = PEER_HOME / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", PEER_HOME], check=True)
+    python, ready = PEER_HOME / "bin" / "python", PEER_HOME / "ready"
+    if not ready.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", PEER_HOME], check=True)
         hooks = set(PEER_HOME.rglob("*.pth"))
-        install: list[str | Path] = [
-            PEER_HOME / "bin" / "pip",
-            "install",
-            "--quiet",
-            "--only-binary=:all:",
-            PEER,
-        ]
-        subprocess.run(install, check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--only-binary=:all:", PEER]
+        subprocess.run(pip, check=True)
         if added := set(PEER_HOME.rglob("*.pth")) - hooks:
             raise SystemExit(f"{PEER} brings a start-up hook, not run: {sorted(added)[0].name}")
+        ready.touch()
     with tempfile.TemporaryDirectory() as folder:
         write_scene(scene, Path(folder))
-        figures: dict[str, Any] = json.loads(
-            _child([python, Path(__file__).with_name("dynamo_peer.py"), folder])
-        )
+        output = _child([python, Path(__file__).with_name("dynamo_peer.py"), folder])
+        figures: dict[str, Any] = json.loads(output)
         return figures
 
 
