@@ -129,6 +129,8 @@ class EngineView:
     digest_live: bool = False
     diverged: bool = False
     """The last digest contradicted ours; a snapshot is on its way."""
+    away: str = ""
+    """Why the engine's server cannot be reached; empty: it can."""
 
     @property
     def block_size(self) -> int | None:
@@ -157,6 +159,12 @@ class EngineView:
         return "live"
 
     @property
+    def reason(self) -> str:
+        """Why the cache is in its state, in one sentence; empty where it is live."""
+        said = self.status.reason if self.status else ""
+        return said or _REASONS[self.cache_state]
+
+    @property
     def cache_usable(self) -> bool:
         """Whether the index says something about this engine."""
         return self.cache_state in ("live", "unsure", "stale")
@@ -169,6 +177,18 @@ class EngineView:
             and self.load_age_s is not None
             and self.load_age_s <= STALE_AFTER_S
         )
+
+
+_REASONS = {
+    "live": "",
+    "unsure": "the last digest contradicted ours; a snapshot is on its way",
+    "stale": "the engine's agent has not been heard of for a while",
+    "lost": "the engine's agent has been silent for too long",
+    "filling": "the engine's first snapshot is not complete",
+    "connecting": "no agent has reported on the engine yet",
+    "unusable": "the engine's cache cannot be matched",
+    "none": "the engine publishes no KV events",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +219,7 @@ class _Record:
     generation: str = ""
     digest_live: bool = False
     diverged: bool = False
+    away: str = ""
 
 
 @dataclass(slots=True)
@@ -208,6 +229,7 @@ class Cluster:
     revision: int = 0
     _records: dict[EngineId, _Record] = field(default_factory=dict)
     _gpus: dict[NodeId, tuple[NodeGpus, float]] = field(default_factory=dict)
+    _serving: dict[str, list[_Record]] = field(default_factory=dict)
 
     def assign(self, engines: Iterable[Engine]) -> None:
         """Replace the engines; what is known of those that stay is kept."""
@@ -217,7 +239,16 @@ class Cluster:
             record = before.get(engine.id) or _Record(engine)
             record.engine = engine
             self._records[engine.id] = record
+        self._serving = {}
+        for record in self._records.values():
+            for served in record.engine.models:
+                self._serving.setdefault(served.name, []).append(record)
         self.revision += 1
+
+    def observe_away(self, engine: EngineId, reason: str) -> None:
+        """Note why an engine's server cannot be reached; empty: it answers again."""
+        if record := self._records.get(engine):
+            record.away = reason
 
     def link(self, engine: EngineId, up: bool) -> None:
         """Note that the agent's stream came or went."""
@@ -256,6 +287,26 @@ class Cluster:
         """Return a node's engines."""
         return [r.engine for r in self._records.values() if r.engine.node == node]
 
+    def engines(self, model: str) -> list[Engine]:
+        """Return the engines that serve a model name, away or not."""
+        return [record.engine for record in self._serving.get(model, ())]
+
+    def reachable(self, model: str) -> list[Engine]:
+        """Return those of `engines(model)` that are not away."""
+        return [record.engine for record in self._serving.get(model, ()) if not record.away]
+
+    def views(self, model: str, now: float) -> list[EngineView]:
+        """Return `snapshot(now).serving(model)` without a view of all other engines."""
+        return [_view(record, now) for record in self._serving.get(model, ())]
+
+    def models(self) -> list[ServedModel]:
+        """Return each served name once, sorted."""
+        return [
+            served
+            for name in sorted(self._serving)
+            if (served := self._serving[name][0].engine.serves(name))
+        ]
+
     def snapshot(self, now: float) -> Snapshot:
         """Return an immutable view of everything, aged to `now`."""
         return Snapshot(tuple(_view(r, now) for r in self._records.values()), self.revision)
@@ -272,4 +323,5 @@ def _view(record: _Record, now: float) -> EngineView:
         generation=record.generation,
         digest_live=record.digest_live,
         diverged=record.diverged,
+        away=record.away,
     )

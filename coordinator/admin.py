@@ -1,0 +1,253 @@
+"""Health, metrics and debug endpoints, on a listener of their own. Reads; changes nothing.
+
+Debug endpoints answer callers on this machine, or those that hold the admin token.
+"""
+
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from ipaddress import ip_address
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from coordinator.canonical import Api, BadRequest, parse
+from coordinator.cluster import EngineView
+from coordinator.config import Config
+from coordinator.inflight import Queue
+from coordinator.refusal import to_reply
+from coordinator.service import Service
+from lineside.ids import TenantId
+
+TENANT = TenantId("default")
+DECISIONS_SHOWN = 100
+
+_APIS = {"/v1/chat/completions": Api.OPENAI_CHAT, "/v1/completions": Api.OPENAI_COMPLETIONS}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """A request to try out. `body` is JSON, or the text of a body."""
+
+    path: str
+    body: Any
+    headers: dict[str, str] = {}
+
+
+class Readiness:
+    """Whether to send requests here. Lost agents degrade; they do not take a warm one out."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._was_linked = False
+
+    def reasons(self) -> list[str]:
+        """Return why not, one sentence each; empty: ready."""
+        views = self._views()
+        reasons = ["shutting down"] if self._service.draining else []
+        if not any(view.engine.models and not view.away for view in views):
+            reasons.append("no engine can be reached")
+        if not self._was_linked and self._unlinked(views):
+            reasons.append("engines publish KV events and no agent has connected yet")
+        return reasons
+
+    def degraded(self) -> list[str]:
+        """Return what is served around, one sentence each."""
+        views = self._views()
+        away = [view.engine.id for view in views if view.away]
+        reasons = [f"engine {engine} is away" for engine in away]
+        if self._was_linked and self._unlinked(views):
+            reasons.append("engines publish KV events and no agent is connected")
+        return reasons
+
+    def _unlinked(self, views: tuple[EngineView, ...]) -> bool:
+        publishing = [view for view in views if view.engine.events]
+        linked = any(view.linked for view in publishing)
+        self._was_linked = self._was_linked or linked
+        return bool(publishing) and not linked
+
+    def _views(self) -> tuple[EngineView, ...]:
+        return self._service.cluster.snapshot(self._service.clock.monotonic()).engines
+
+
+class Admin:
+    """The handlers."""
+
+    def __init__(
+        self,
+        service: Service,
+        readiness: Readiness,
+        config: Config,
+        registry: CollectorRegistry,
+        index: Callable[[], Mapping[str, object]],
+    ) -> None:
+        self._service = service
+        self._readiness = readiness
+        self._config = config
+        self._registry = registry
+        self._index = index
+
+    def application(self) -> web.Application:
+        """Return what an aiohttp runner serves."""
+        app = web.Application(client_max_size=2 * self._config.body_limit_bytes)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        for path, handler in (
+            ("/debug/engines", self._engines),
+            ("/debug/index", self._show_index),
+            ("/debug/decisions", self._decisions),
+            ("/debug/decisions/{id}", self._decision),
+            ("/debug/config", self._show_config),
+        ):
+            app.router.add_get(path, self._guarded(handler))
+        app.router.add_post("/debug/route", self._guarded(self._route))
+        return app
+
+    def _guarded(self, handler: Handler) -> Handler:
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            token = self._config.admin_token
+            if token is None:
+                if not _is_loopback(request.remote):
+                    return _error(403, "set `admin_token` to allow other machines")
+            elif not hmac.compare_digest(
+                request.headers.get("authorization", "").encode(), f"Bearer {token}".encode()
+            ):
+                return _error(401, "send the admin token: `Authorization: Bearer TOKEN`")
+            return await handler(request)
+
+        return guarded
+
+    async def _healthz(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.StreamResponse:
+        reasons = self._readiness.reasons()
+        state = {"ready": not reasons, "reasons": reasons, "degraded": self._readiness.degraded()}
+        return _json(state, 503 if reasons else 200)
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return web.Response(body=encode(self._registry), headers={"content-type": content_type})
+
+    async def _engines(self, request: web.Request) -> web.StreamResponse:
+        now = self._service.clock.monotonic()
+        views = self._service.cluster.snapshot(now).engines
+        queue = self._service.inflight.queue
+        return _json([engine_json(view, queue(view.engine.id, now)) for view in views])
+
+    async def _show_index(self, request: web.Request) -> web.StreamResponse:
+        return _json(self._index())
+
+    async def _decisions(self, request: web.Request) -> web.StreamResponse:
+        refused = _FLAGS.get(request.query.get("refused", ""))
+        limit = request.query.get("limit", "")
+        found = self._service.records.latest(
+            tenant=request.query.get("tenant"),
+            model=request.query.get("model"),
+            refused=refused,
+            limit=int(limit) if limit.isdigit() else DECISIONS_SHOWN,
+        )
+        return _json([record.to_json() for record in found])
+
+    async def _decision(self, request: web.Request) -> web.StreamResponse:
+        record = self._service.records.get(request.match_info["id"])
+        if record is None:
+            return _error(404, "there is no such decision, or it is no longer kept")
+        return _json(record.to_json())
+
+    async def _show_config(self, request: web.Request) -> web.StreamResponse:
+        return _json(self._config.shown())
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        try:
+            asked = msgspec.json.decode(await request.read(), type=_Asked)
+        except msgspec.MsgspecError as error:
+            return _error(400, f"send {{path, headers, body}}: {error}")
+        api = _APIS.get(asked.path)
+        if api is None:
+            return _error(400, "`path` must be one of " + ", ".join(f"`{p}`" for p in _APIS))
+        text = isinstance(asked.body, str)
+        body = asked.body.encode() if text else msgspec.json.encode(asked.body)
+        headers = {name.lower(): value for name, value in asked.headers.items()}
+        canonical = parse(api, headers, body)
+        if isinstance(canonical, BadRequest):
+            reply = to_reply(canonical)
+            refusal = {"reason": reply.reason, "status": reply.status, "message": reply.message}
+            return _json({"refusal": refusal, "tenant": TENANT, "candidates": []})
+        return _json((await self._service.dry_run(canonical, TENANT)).to_json())
+
+
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def engine_json(view: EngineView, queue: Queue) -> dict[str, Any]:
+    """Return one engine as `/debug/engines` shows it. A missing measurement is null."""
+    engine, status, load = view.engine, view.status, view.load
+    bases = [model.name for model in engine.models if model.lora is None]
+    return {
+        "id": engine.id,
+        "endpoint": engine.endpoint,
+        "model": bases[0] if bases else None,
+        "models": [model.name for model in engine.models],
+        "group": engine.group,
+        "node": engine.node,
+        "rank": engine.rank,
+        "version": engine.version,
+        "generation": view.generation,
+        "fresh": view.fresh,
+        "age_s": view.heard_age_s,
+        "load_age_s": view.load_age_s,
+        "cache_state": view.cache_state,
+        "reason": view.away or view.reason,
+        "away": bool(view.away),
+        "linked": view.linked,
+        "block_size": view.block_size,
+        "blocks": status.blocks if status else None,
+        "waiting": load.waiting if load else None,
+        "running": load.running if load else None,
+        "kv_cache_usage": load.kv_cache_usage if load else None,
+        "missing_metrics": list(load.missing) if load else [],
+        "inflight": queue.outstanding,
+        "queued_tokens": queue.queued_tokens,
+        "wait_s": queue.wait_s,
+        "saturation": saturation(view),
+        "gaps": status.gaps if status else None,
+        "unmatched_removals": status.unmatched_removals if status else None,
+        "undecodable": status.undecodable if status else None,
+        "events": engine.events,
+        "events_bind": engine.events_bind,
+        "replay": engine.replay,
+        "stride": engine.stride,
+        "tokenizer": engine.tokenizer,
+    }
+
+
+def saturation(view: EngineView) -> float | None:
+    """Return how full an engine is, 0 to 1: its KV cache, or the share of requests that wait."""
+    load = view.load
+    if load is None or load.kv_cache_usage is None:
+        return None
+    waiting, running = load.waiting or 0, load.running or 0
+    waiting_share = waiting / (waiting + running) if waiting else 0.0
+    return max(load.kv_cache_usage, waiting_share)
+
+
+def _is_loopback(remote: str | None) -> bool:
+    try:
+        return remote is not None and ip_address(remote).is_loopback
+    except ValueError:
+        return False
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(value), status=status, content_type="application/json"
+    )
+
+
+def _error(status: int, message: str) -> web.Response:
+    return _json({"error": {"message": message, "code": status}}, status)

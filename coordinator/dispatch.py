@@ -1,0 +1,161 @@
+"""A routed request to its engine: connect, send, and take a fallback where that is safe.
+
+Turns every way in which a send can fail into an `Attempt`; whether another try follows is the
+service's word. Never called again once an engine has answered.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+import aiohttp
+from multidict import CIMultiDict
+
+from coordinator.attempts import Attempt, Repeat
+from coordinator.config import Timeouts
+from coordinator.refusal import Refusal, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
+from coordinator.service import Routed, Service
+from lineside.ids import EngineId
+
+KEEP_ALIVE_S = 4.0
+"""Idle connections are let go before the engine does it: uvicorn closes them after 5 s."""
+
+HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+_NOT_FORWARDED = HOP_BY_HOP | {
+    "accept-encoding",  # the stream must be readable
+    "authorization",  # the client's key is for this door
+    "content-encoding",
+    "content-length",
+    "cookie",
+    "expect",
+    "host",
+    "x-data-parallel-rank",  # the decision's, not the client's
+    "x-request-id",
+    "x-vllm-priority",
+}
+
+
+class Limit:
+    """The one timer of a request: the phase it is in, and its end in any case."""
+
+    def __init__(self, timer: asyncio.Timeout, timeouts: Timeouts) -> None:
+        self._timer = timer
+        self._timeouts = timeouts
+        self._now = asyncio.get_running_loop().time
+        self._end = self._now() + timeouts.total_s
+        self._phase = ""
+        self._touched = 0.0
+        self.enter("total")
+
+    def enter(self, phase: str) -> None:
+        """Start to wait for what a phase brings."""
+        self._phase = phase
+        self._touched = self._now()
+        self._timer.reschedule(min(self._end, self._touched + self._seconds()))
+
+    def touch(self) -> None:
+        """Note that something came. Cheap: the timer moves once a second at most."""
+        if self._now() - self._touched > 1.0:
+            self.enter(self._phase)
+
+    def refusal(self) -> UpstreamTimeout:
+        """Say which wait was too long."""
+        if self._now() >= self._end:
+            self._phase = "total"
+        return UpstreamTimeout(self._phase, self._seconds())
+
+    def _seconds(self) -> float:
+        seconds: float = getattr(self._timeouts, f"{self._phase}_s")
+        return seconds
+
+
+class Dispatcher:
+    """Sends requests to engines."""
+
+    def __init__(
+        self,
+        service: Service,
+        session: aiohttp.ClientSession,
+        timeouts: Timeouts,
+        suspect: Callable[[EngineId], None],
+    ) -> None:
+        """`suspect` hears of engines that a request could not connect to."""
+        self._service = service
+        self._session = session
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s)
+        self._suspect = suspect
+
+    async def send(
+        self, routed: Routed, path: str, headers: Mapping[str, str]
+    ) -> aiohttp.ClientResponse | Refusal:
+        """Return the first engine's answer, or why there is none."""
+        while True:
+            answer = await self._try(routed, path, headers)
+            if not isinstance(answer, Attempt):
+                return answer
+            if answer.repeat is Repeat.SAFE:
+                self._suspect(answer.engine)
+            if not self._service.fallback(routed, answer):
+                if answer.repeat is Repeat.SAFE:
+                    return UpstreamUnreachable(len(routed.record.attempts))
+                return UpstreamBroken()
+
+    async def _try(
+        self, routed: Routed, path: str, headers: Mapping[str, str]
+    ) -> aiohttp.ClientResponse | Attempt:
+        engine = routed.engine
+        extra = {} if engine.rank is None else {"x-data-parallel-rank": str(engine.rank)}
+        try:
+            return await self._session.post(
+                engine.base_url + path,
+                data=routed.body,
+                headers={**headers, **extra},
+                timeout=self._timeout,
+                allow_redirects=False,
+            )
+        except aiohttp.ConnectionTimeoutError:
+            return Attempt(engine.id, Repeat.SAFE, "no connection in time")
+        except aiohttp.ClientConnectorError:
+            return Attempt(engine.id, Repeat.SAFE, "connection refused")
+        except aiohttp.ClientError:
+            return Attempt(engine.id, Repeat.UNCERTAIN, "the connection broke")
+
+
+def session() -> aiohttp.ClientSession:
+    """Return a session for engines. Unbounded: leases, not sockets, say how much is sent."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=KEEP_ALIVE_S, enable_cleanup_closed=False
+        ),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("user-agent",),
+        read_bufsize=2**18,
+        max_line_size=2**16,
+        max_field_size=2**16,
+    )
+
+
+def forwarded(client_headers: Iterable[tuple[str, str]], request_id: str) -> CIMultiDict[str]:
+    """Return the headers that an engine gets: the client's, less those that end here."""
+    headers = CIMultiDict(client_headers)
+    named = {name.strip().lower() for name in headers.get("connection", "").split(",")}
+    for name in {name.lower() for name in headers}:
+        if name in _NOT_FORWARDED or name in named or name.startswith("x-lineside-"):
+            headers.popall(name)
+    headers["accept-encoding"] = "identity"
+    headers["x-request-id"] = request_id
+    headers.setdefault("content-type", "application/json")
+    return headers

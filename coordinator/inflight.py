@@ -1,0 +1,176 @@
+"""What this coordinator has sent and not yet seen finished: load at age zero. Pure.
+
+Written by the service alone, in the same step as the decision. A lease is released once, on
+whichever path the request ends, or by its deadline; sums are integers, so they return to exactly
+zero and are never negative.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from lineside.ids import EngineId
+
+HEAD_CREDIT = 0.95
+"""A prefill under way is never credited as finished: its first token has not been seen."""
+
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSum:
+    """What other coordinators have in flight on one engine."""
+
+    outstanding: int
+    queued_tokens: int
+
+
+NO_PEERS: Mapping[EngineId, PeerSum] = MappingProxyType({})
+"""A coordinator on its own."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One request's claim on one engine. Held by the service; changed by `InFlight` only."""
+
+    engine: EngineId
+    uncached_tokens: int
+    own_ns: int
+    deadline: float
+    first_token_due: float | None
+    queued: bool = True
+    released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One engine's load as this coordinator knows it, with its peers' sums apart."""
+
+    outstanding: int = 0
+    queued_tokens: int = 0
+    wait_s: float = 0.0
+    peers: PeerSum = PeerSum(0, 0)
+
+
+EMPTY = Queue()
+
+
+@dataclass(slots=True)
+class _Line:
+    """The leases of one engine. `queued` is in order of dispatch; its first is the head."""
+
+    leases: dict[Lease, None] = field(default_factory=dict)
+    queued: dict[Lease, None] = field(default_factory=dict)
+    queued_tokens: int = 0
+    queued_ns: int = 0
+    head_since: float = 0.0
+    next_due: float | None = None
+
+
+class InFlight:
+    """The leases of all engines."""
+
+    def __init__(self, peers: Mapping[EngineId, PeerSum] = NO_PEERS) -> None:
+        self._lines: dict[EngineId, _Line] = {}
+        self._peers = peers
+
+    def take(
+        self,
+        engine: EngineId,
+        uncached_tokens: int,
+        own_s: float,
+        now: float,
+        deadline: float,
+        first_token_due: float | None = None,
+    ) -> Lease:
+        """Account a request on an engine.
+
+        `first_token_due` is for requests that do not stream: their first token cannot be seen, so
+        they leave the queue when it was predicted.
+        """
+        lease = Lease(engine, uncached_tokens, round(own_s * _NS), deadline, first_token_due)
+        line = self._lines.setdefault(engine, _Line())
+        if not line.queued:
+            line.head_since = now
+        line.leases[lease] = None
+        line.queued[lease] = None
+        line.queued_tokens += uncached_tokens
+        line.queued_ns += lease.own_ns
+        if first_token_due is not None and (
+            line.next_due is None or first_token_due < line.next_due
+        ):
+            line.next_due = first_token_due
+        return lease
+
+    def first_token(self, lease: Lease, now: float) -> None:
+        """Take a request out of its engine's prefill queue. Idempotent."""
+        if lease.queued and (line := self._lines.get(lease.engine)):
+            _dequeue(line, lease, now)
+
+    def release(self, lease: Lease, now: float) -> None:
+        """Forget a request, however it ended. Idempotent."""
+        if lease.released:
+            return
+        lease.released = True
+        line = self._lines[lease.engine]
+        if lease.queued:
+            _dequeue(line, lease, now)
+        del line.leases[lease]
+        if not line.leases:
+            del self._lines[lease.engine]
+
+    def expire(self, now: float) -> int:
+        """Release every lease past its deadline; return how many. A safety net, not a path."""
+        late = [
+            lease for line in self._lines.values() for lease in line.leases if lease.deadline <= now
+        ]
+        for lease in late:
+            self.release(lease, now)
+        return len(late)
+
+    def queue(self, engine: EngineId, now: float) -> Queue:
+        """Return an engine's load at this moment."""
+        line = self._lines.get(engine)
+        peers = self._peers.get(engine)
+        if line is None:
+            return EMPTY if peers is None else Queue(peers=peers)
+        if line.next_due is not None and line.next_due <= now:
+            _dequeue_due(line, now)
+        return Queue(
+            outstanding=len(line.leases),
+            queued_tokens=line.queued_tokens,
+            wait_s=_wait_s(line, now),
+            peers=peers or EMPTY.peers,
+        )
+
+    @property
+    def outstanding(self) -> int:
+        """All requests in flight."""
+        return sum(len(line.leases) for line in self._lines.values())
+
+
+def _dequeue(line: _Line, lease: Lease, now: float) -> None:
+    if next(iter(line.queued)) is lease:
+        line.head_since = now
+    del line.queued[lease]
+    lease.queued = False
+    line.queued_tokens -= lease.uncached_tokens
+    line.queued_ns -= lease.own_ns
+
+
+def _dequeue_due(line: _Line, now: float) -> None:
+    for lease in list(line.queued):
+        if lease.first_token_due is not None and lease.first_token_due <= now:
+            # It left when it was due, not when somebody looked.
+            _dequeue(line, lease, max(line.head_since, lease.first_token_due))
+    dues = [q.first_token_due for q in line.queued if q.first_token_due is not None]
+    line.next_due = min(dues, default=None)
+
+
+def _wait_s(line: _Line, now: float) -> float:
+    if not line.queued:
+        return 0.0
+    head = next(iter(line.queued))
+    elapsed_s = max(0.0, now - line.head_since)
+    credit_s = min(elapsed_s, HEAD_CREDIT * head.own_ns / _NS)
+    return max(0.0, line.queued_ns / _NS - credit_s)

@@ -1,0 +1,259 @@
+"""Builds the coordinator from its configuration and runs it; the only place that reads argv."""
+
+import argparse
+import asyncio
+import gc
+import json
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import uvloop
+from aiohttp import web
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from coordinator import dispatch
+from coordinator.admin import Admin, Readiness
+from coordinator.caches import Caches
+from coordinator.cluster import Cluster, Engine
+from coordinator.config import Config, InvalidConfig, load, split_address
+from coordinator.discovery import Discovery
+from coordinator.door_http import Door
+from coordinator.inflight import InFlight
+from coordinator.limits import Unlimited
+from coordinator.metrics import Gauges, MeteredService, Metrics
+from coordinator.predict import FixedRate
+from coordinator.records import Records
+from coordinator.store import SqliteStore, cluster_secret
+from coordinator.tagging import NoTags
+from coordinator.tokens import Tokens
+from lineside import logs
+from lineside.clock import SystemClock
+from lineside.ids import EngineId
+
+log = logs.get("coordinator.main")
+
+CHORES_S = 1.0
+"""Between two looks for leases and caches that have run out."""
+
+LEASE_SLACK_S = 60.0
+"""A lease outlives the gateway's total timeout by this much, then expires by itself."""
+
+CLOSE_S = 1.0
+"""What a cancelled handler gets to end in."""
+
+DRAIN_LOOK_S = 0.02
+
+Listening = dict[str, str]
+
+
+@dataclass(slots=True)
+class Lag:
+    """How late the event loop runs; written by `_measure` alone."""
+
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All that `run` has built."""
+
+    config: Config
+    cluster: Cluster
+    caches: Caches
+    tokens: Tokens
+    service: MeteredService
+    discovery: Discovery
+    admin: Admin
+    door: Door
+    lag: Lag
+
+
+async def run(config: Config, stop: asyncio.Event, announce: Callable[[Listening], None]) -> None:
+    """Serve until `stop` is set, then drain. The first part to fail stops the rest."""
+    async with AsyncExitStack() as stack:
+        parts = await _build(config, stack)
+        http = await stack.enter_async_context(_serving(parts.door.application(), config.http))
+        admin = await stack.enter_async_context(_serving(parts.admin.application(), config.admin))
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(parts.discovery.run(), name="discovery"),
+                tasks.create_task(_chores(parts), name="chores"),
+                tasks.create_task(_measure(parts.lag), name="loop lag"),
+            ]
+            gc.collect()
+            gc.freeze()  # what was built so far lives as long as the process
+            announce({"http": http.address, "admin": admin.address})
+            await stop.wait()
+            await _drain(parts, http)
+            for task in running:
+                task.cancel()
+
+
+async def _build(config: Config, stack: AsyncExitStack) -> Parts:
+    clock = SystemClock()
+    store = SqliteStore(config.store_path)
+    stack.push_async_callback(store.close)
+    secret = await cluster_secret(store)
+    session = await stack.enter_async_context(dispatch.session())
+    probes = await stack.enter_async_context(aiohttp.ClientSession())
+    tokens = Tokens(clock, probes)
+    stack.callback(tokens.close)
+    cluster, caches, registry, lag = Cluster(), Caches(), _registry(), Lag()
+    service = MeteredService(
+        Metrics(registry),
+        cluster=cluster,
+        overlaps=caches,
+        tokens=tokens,
+        inflight=InFlight(),
+        predictor=FixedRate(config.prefill_tokens_per_s, config.step_s),
+        limiter=Unlimited(),
+        tagger=NoTags(),
+        records=Records(),
+        clock=clock,
+        rng=random.Random(),
+        secret=secret,
+        lease_s=config.timeouts.total_s + LEASE_SLACK_S,
+    )
+    discovery = Discovery(
+        config.engines,
+        cluster,
+        probes,
+        node=config.node_id,
+        stride=config.stride,
+        probe_s=config.probe_s,
+        changed=_followers(caches, tokens),
+        appeared=tokens.verify,
+    )
+    readiness = Readiness(service)
+    dispatcher = dispatch.Dispatcher(service, session, config.timeouts, discovery.suspect)
+    registry.register(Gauges(service, readiness.reasons, lambda: (0, 0), dict, lambda: lag.seconds))
+    return Parts(
+        config=config,
+        cluster=cluster,
+        caches=caches,
+        tokens=tokens,
+        service=service,
+        discovery=discovery,
+        admin=Admin(service, readiness, config, registry, caches.stats),
+        door=Door(service, dispatcher, config.timeouts, config.body_limit_bytes),
+        lag=lag,
+    )
+
+
+def _registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    return registry
+
+
+def _followers(caches: Caches, tokens: Tokens) -> Callable[[Sequence[Engine]], None]:
+    """Return what hears of every new set of engines."""
+    known: set[EngineId] = set()
+
+    def follow(engines: Sequence[Engine]) -> None:
+        groups = {engine.id: engine.group for engine in engines}
+        for gone in known - groups.keys():
+            tokens.forget(gone)
+        known.clear()
+        known.update(groups)
+        caches.assign(groups)
+
+    return follow
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """A listening HTTP server."""
+
+    site: web.TCPSite
+    address: str
+
+
+@asynccontextmanager
+async def _serving(app: web.Application, address: str) -> AsyncIterator[_Site]:
+    """Serve an application; on the way out cancel what still runs."""
+    runner = web.AppRunner(
+        app, handler_cancellation=True, access_log=None, shutdown_timeout=CLOSE_S
+    )
+    await runner.setup()
+    host, port = split_address(address)
+    try:
+        site = web.TCPSite(runner, host or None, port)
+        await site.start()
+        bound: int = runner.addresses[0][1]
+        yield _Site(site, f"{address.rpartition(':')[0]}:{bound}")
+    finally:
+        await runner.cleanup()
+
+
+async def _chores(parts: Parts) -> None:
+    while True:
+        await asyncio.sleep(CHORES_S)
+        if late := parts.service.expire():
+            log.warning("leases expired", count=late)
+
+
+async def _measure(lag: Lag) -> None:
+    """Keep the event loop's lag up to date: how much too late a short sleep ends."""
+    now, pause_s = asyncio.get_running_loop().time, 0.1
+    while True:
+        due = now() + pause_s
+        await asyncio.sleep(pause_s)
+        lag.seconds = max(0.0, now() - due)
+
+
+async def _drain(parts: Parts, http: _Site) -> None:
+    """Accept nothing more; let what is in flight finish, for a while."""
+    parts.service.draining = True
+    await http.site.stop()
+    log.info("draining", inflight=parts.service.inflight.outstanding)
+    clock = parts.service.clock
+    deadline = clock.monotonic() + parts.config.drain_s
+    while parts.service.inflight.outstanding and clock.monotonic() < deadline:
+        await clock.sleep(DRAIN_LOOK_S)
+    log.info("drained", inflight=parts.service.inflight.outstanding)
+
+
+async def _run_until_signalled(config: Config) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+    def announce(listening: Listening) -> None:
+        sys.stdout.write(json.dumps({"listening": listening}) + "\n")
+        sys.stdout.flush()
+
+    await run(config, stop, announce)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a coordinator; return 0, 2 for a bad configuration, or 3 if it could not run."""
+    parser = argparse.ArgumentParser(prog="lineside coordinator")
+    parser.add_argument("--config", required=True, metavar="FILE", help="`-`: standard input")
+    name = parser.parse_args(argv).config
+    try:
+        config = load(sys.stdin.read() if name == "-" else Path(name).read_text())
+    except (InvalidConfig, OSError) as error:
+        sys.stderr.write(f"{name}: {error}\n")
+        return 2
+    logs.setup(config.log_level)
+    log.info("starting", config=config.shown())
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run_until_signalled(config))
+    except OSError as error:
+        sys.stderr.write(f"could not run: {error}\n")
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

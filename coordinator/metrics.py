@@ -1,0 +1,252 @@
+"""This process's Prometheus metrics, in one class over a registry that is passed in.
+
+Requests are counted from their records, by a service that wraps the plain one; gauges are read
+from the parts when Prometheus asks. Label values come from closed lists or from discovery.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from coordinator.canonical import Canonical
+from coordinator.cluster import EngineView
+from coordinator.limits import Usage
+from coordinator.records import Record
+from coordinator.refusal import Refusal
+from coordinator.service import Refused, Routed, Service
+from lineside.ids import TenantId
+
+CACHE_STATES = (
+    "live",
+    "unsure",
+    "stale",
+    "lost",
+    "filling",
+    "connecting",
+    "unusable",
+    "none",
+)
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_ERROR_SECONDS = (-5, -1, -0.25, -0.1, -0.025, 0, 0.025, 0.1, 0.25, 1, 5)
+
+
+class Metrics:
+    """What is counted as requests pass."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.requests = Counter(
+            "lineside_requests",
+            "Requests, by API and by how they ended",
+            ["api", "end"],
+            registry=registry,
+        )
+        self.refusals = Counter(
+            "lineside_refusals",
+            "Requests that got no answer from an engine, by reason",
+            ["reason"],
+            registry=registry,
+        )
+        self.attempts = Counter(
+            "lineside_failed_attempts",
+            "Tries that failed, by whether they could be repeated",
+            ["repeat"],
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "lineside_tokenized_requests",
+            "Requests by how their tokens are known, and why",
+            ["state", "reason"],
+            registry=registry,
+        )
+        self.decision_seconds = Histogram(
+            "lineside_decision_seconds",
+            "From the canonical request to the decision, tokenizing included",
+            buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
+            registry=registry,
+        )
+        self.ttft_seconds = Histogram(
+            "lineside_ttft_seconds",
+            "Time to first token of streams, as the gateway saw it",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.ttft_error_seconds = Histogram(
+            "lineside_ttft_error_seconds",
+            "Predicted less actual time to first token",
+            buckets=_ERROR_SECONDS,
+            registry=registry,
+        )
+        self.prompt_tokens = Counter(
+            "lineside_prompt_tokens", "Prompt tokens, by the engines' word", registry=registry
+        )
+        self.completion_tokens = Counter(
+            "lineside_completion_tokens", "Output tokens, by the engines' word", registry=registry
+        )
+        self.cached_tokens = Counter(
+            "lineside_cached_tokens",
+            "Prompt tokens found in caches, where both the prediction and the engine's word exist",
+            ["source"],
+            registry=registry,
+        )
+        self.cached_tokens_error = Counter(
+            "lineside_cached_tokens_error",
+            "Sum of differences between predicted and reported cached tokens, by direction",
+            ["direction"],
+            registry=registry,
+        )
+        for source in ("predicted", "reported"):
+            self.cached_tokens.labels(source)
+        for direction in ("too_many", "too_few"):
+            self.cached_tokens_error.labels(direction)
+
+    def decided(self, record: Record, seconds: float) -> None:
+        """Count a decision or a refusal."""
+        self.decision_seconds.observe(seconds)
+        self.tokens.labels(record.tokens, record.tokens_reason or "none").inc()
+        if record.refusal is not None:
+            self.ended(record)
+
+    def ended(self, record: Record) -> None:
+        """Count a request's end."""
+        outcome = record.outcome
+        self.requests.labels(record.api or "none", outcome.end or "none").inc()
+        if record.refusal is not None:
+            self.refusals.labels(record.refusal.reason).inc()
+        for attempt in record.attempts:
+            self.attempts.labels(attempt.repeat.value).inc()
+        self.prompt_tokens.inc(outcome.prompt_tokens or 0)
+        self.completion_tokens.inc(outcome.completion_tokens or 0)
+        if outcome.ttft_s is not None:
+            self.ttft_seconds.observe(outcome.ttft_s)
+            if record.predicted_ttft_s is not None:
+                self.ttft_error_seconds.observe(record.predicted_ttft_s - outcome.ttft_s)
+        self._compare(record.predicted_cached_tokens, outcome.cached_tokens)
+
+    def _compare(self, predicted: int | None, reported: int | None) -> None:
+        if predicted is None or reported is None:
+            return
+        self.cached_tokens.labels("predicted").inc(predicted)
+        self.cached_tokens.labels("reported").inc(reported)
+        self.cached_tokens_error.labels("too_many").inc(max(0, predicted - reported))
+        self.cached_tokens_error.labels("too_few").inc(max(0, reported - predicted))
+
+
+class MeteredService(Service):
+    """The service, counted from outside."""
+
+    def __init__(self, metrics: Metrics, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._metrics = metrics
+
+    async def route(
+        self, request: Canonical, tenant: TenantId, request_id: str
+    ) -> Routed | Refused:
+        started = self.clock.monotonic()
+        answer = await super().route(request, tenant, request_id)
+        self._metrics.decided(answer.record, self.clock.monotonic() - started)
+        return answer
+
+    def refuse(self, refusal: Refusal, tenant: TenantId, request_id: str) -> Refused:
+        refused = super().refuse(refusal, tenant, request_id)
+        self._metrics.ended(refused.record)
+        return refused
+
+    def finished(self, routed: Routed, status: int, usage: Usage, finish: str | None) -> bool:
+        return self._count(routed, super().finished(routed, status, usage, finish))
+
+    def failed(self, routed: Routed, refusal: Refusal) -> bool:
+        return self._count(routed, super().failed(routed, refusal))
+
+    def aborted(self, routed: Routed, usage: Usage) -> bool:
+        return self._count(routed, super().aborted(routed, usage))
+
+    def _count(self, routed: Routed, ended: bool) -> bool:
+        if ended:
+            self._metrics.ended(routed.record)
+        return ended
+
+
+class Gauges(Collector):
+    """What is read from the coordinator's parts whenever Prometheus asks."""
+
+    def __init__(
+        self,
+        service: Service,
+        not_ready: Callable[[], list[str]],
+        index: Callable[[], tuple[int, int]],
+        agents: Callable[[], dict[str, int]],
+        loop_lag_s: Callable[[], float],
+    ) -> None:
+        """`index` gives keys and bytes; `agents` gives counters of the agents' streams."""
+        self._service = service
+        self._not_ready = not_ready
+        self._index = index
+        self._agents = agents
+        self._loop_lag_s = loop_lag_s
+
+    def describe(self) -> Iterable[Metric]:
+        """Name nothing in advance: reading everything is cheap."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything."""
+        yield _gauge("lineside_ready", "1 when ready", float(not self._not_ready()))
+        keys, size = self._index()
+        yield _gauge("lineside_index_keys", "Block keys in the index", keys)
+        yield _gauge("lineside_index_bytes", "Estimated size of the index", size)
+        yield _gauge("lineside_loop_lag_seconds", "Event loop lag", self._loop_lag_s())
+        yield from self._of_agents()
+        yield from self._of_engines()
+
+    def _of_agents(self) -> Iterator[Metric]:
+        for name, value in self._agents().items():
+            if name == "streams":
+                yield _gauge("lineside_agent_streams", "Connected agents", value)
+            else:
+                yield CounterMetricFamily(
+                    f"lineside_agent_{name}", "Of the agents' streams", value=value
+                )
+
+    def _of_engines(self) -> Iterator[Metric]:
+        now = self._service.clock.monotonic()
+        inflight = _per_engine("lineside_engine_inflight", "Requests in flight")
+        queued = _per_engine(
+            "lineside_engine_queued_tokens", "Uncached tokens before a first token"
+        )
+        wait = _per_engine("lineside_engine_wait_seconds", "Predicted wait of the next request")
+        away = _per_engine("lineside_engine_away", "1 when the engine cannot be reached")
+        state = GaugeMetricFamily(
+            "lineside_engine_cache_state",
+            "1 for the state that the engine's cache is in",
+            labels=["engine", "state"],
+        )
+        age = _per_engine("lineside_engine_cache_age_seconds", "Since the agent's last word")
+        for view in self._service.cluster.snapshot(now).engines:
+            queue = self._service.inflight.queue(view.engine.id, now)
+            inflight.add_metric([view.engine.id], queue.outstanding)
+            queued.add_metric([view.engine.id], queue.queued_tokens)
+            wait.add_metric([view.engine.id], queue.wait_s)
+            away.add_metric([view.engine.id], float(bool(view.away)))
+            _add_cache(view, state, age)
+        yield from (inflight, queued, wait, away, state, age)
+
+
+def _add_cache(view: EngineView, state: GaugeMetricFamily, age: GaugeMetricFamily) -> None:
+    for name in CACHE_STATES:
+        state.add_metric([view.engine.id, name], float(view.cache_state == name))
+    if view.heard_age_s is not None:
+        age.add_metric([view.engine.id], view.heard_age_s)
+
+
+def _per_engine(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=["engine"])
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)

@@ -1,0 +1,202 @@
+"""One record for each request: what was decided, on what, and what came of it. Pure.
+
+Written by the service alone; read by the debug endpoints and by metrics. Content-free: it holds
+names, numbers and reasons, never text, token ids, block keys or header values.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from coordinator.attempts import Attempt
+from coordinator.refusal import Reply
+from coordinator.route import Candidate, Decision
+from lineside.ids import TenantId
+
+CAPACITY = 2000
+"""Records kept, about 2 kB each with a few engines; the oldest goes first."""
+
+ENDS = ("finished", "rejected", "failed", "aborted", "refused")
+"""How a request ended: answered; the engine refused it; no answer; the client left; we refused."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a decision, beside what was predicted. `None`: not known, or not yet."""
+
+    end: str | None = None
+    status: int | None = None
+    finish: str | None = None
+    ttft_s: float | None = None
+    duration_s: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """One request. Filled in as it goes; `outcome.end` is set once."""
+
+    id: str
+    at: float
+    request_id: str
+    api: str = ""
+    model: str = ""
+    stream: bool = False
+    tenant: TenantId
+    tags: Mapping[str, str] = field(default_factory=dict)
+    tokens: str = "unknown"
+    tokens_reason: str = ""
+    prompt_tokens: int | None = None
+    policy: str = ""
+    rule: str = ""
+    stage: str = ""
+    decision: Decision | None = None
+    dropped: tuple[Candidate, ...] = ()
+    served_by: Candidate | None = None
+    refusal: Reply | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+    outcome: Outcome = field(default_factory=Outcome)
+
+    @property
+    def predicted_cached_tokens(self) -> int | None:
+        """What the engine should report; `None` where the prompt's tokens are unknown."""
+        candidate = self.served_by
+        if candidate is None or candidate.uncached_tokens is None:
+            return None
+        return candidate.overlap_tokens
+
+    @property
+    def predicted_ttft_s(self) -> float | None:
+        """The time to first token that the serving engine was chosen by."""
+        return self.served_by.predicted_ttft_s if self.served_by else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the shape that debug endpoints and replay share."""
+        shown: dict[str, Any] = {
+            "id": self.id,
+            "at": self.at,
+            "request_id": self.request_id,
+            "api": self.api,
+            "model": self.model,
+            "stream": self.stream,
+        }
+        if self.refusal is not None:
+            shown["refusal"] = {
+                "reason": self.refusal.reason,
+                "status": self.refusal.status,
+                "message": self.refusal.message,
+            }
+        if self.decision is not None and self.served_by is not None:
+            shown["decision"] = _decision_json(self.decision, self.served_by)
+        ranked = self.decision.ranked if self.decision else ()
+        shown |= {
+            "tokens": self.tokens,
+            "tokens_reason": self.tokens_reason,
+            "prompt_tokens": self.prompt_tokens,
+            "tenant": self.tenant,
+            "tags": dict(self.tags),
+            "policy": self.policy,
+            "rule": self.rule,
+            "stage": self.stage,
+            "candidates": [_candidate_json(c) for c in (*ranked, *self.dropped)],
+            "attempts": [_attempt_json(attempt) for attempt in self.attempts],
+            "outcome": self._outcome_json(),
+        }
+        return shown
+
+    def _outcome_json(self) -> dict[str, Any]:
+        outcome = self.outcome
+        return {
+            "end": outcome.end,
+            "status": outcome.status,
+            "finish": outcome.finish,
+            "ttft_s": outcome.ttft_s,
+            "predicted_ttft_s": self.predicted_ttft_s,
+            "cached_tokens": outcome.cached_tokens,
+            "predicted_cached_tokens": self.predicted_cached_tokens,
+            "prompt_tokens": outcome.prompt_tokens,
+            "completion_tokens": outcome.completion_tokens,
+            "duration_s": outcome.duration_s,
+        }
+
+
+def _decision_json(decision: Decision, served_by: Candidate) -> dict[str, Any]:
+    return {
+        "id": served_by.target.id,
+        "endpoint": served_by.target.endpoint,
+        "model": served_by.model,
+        "type": served_by.type,
+        "rank": served_by.target.rank,
+        "predicted_ttft_s": served_by.predicted_ttft_s,
+        "fallbacks": [c.target.id for c in decision.ranked if c is not served_by],
+    }
+
+
+def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "id": candidate.target.id,
+        "endpoint": candidate.target.endpoint,
+        "model": candidate.model,
+        "type": candidate.type,
+        "overlap_tokens": candidate.overlap_tokens,
+        "uncached_tokens": candidate.uncached_tokens,
+        "predicted_ttft_s": candidate.predicted_ttft_s,
+        "cost": candidate.cost,
+        "wait_s": candidate.wait_s,
+        "own_s": candidate.own_s,
+        "outstanding": candidate.outstanding,
+        "cache_state": candidate.cache_state,
+        "reason": candidate.reason,
+        "dropped_by": candidate.dropped_by or None,
+        "ages": {"cache_s": candidate.cache_age_s, "load_s": candidate.load_age_s},
+    }
+
+
+def _attempt_json(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "engine": attempt.engine,
+        "repeat": attempt.repeat.value,
+        "reason": attempt.reason,
+    }
+
+
+class Records:
+    """The latest records, in a ring."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._capacity = capacity
+        self._records: dict[str, Record] = {}
+
+    def add(self, record: Record) -> None:
+        """Keep a record, and drop the oldest when there is no room."""
+        if len(self._records) >= self._capacity:
+            del self._records[next(iter(self._records))]
+        self._records[record.id] = record
+
+    def get(self, record_id: str) -> Record | None:
+        """Return one record, if it is still kept."""
+        return self._records.get(record_id)
+
+    def latest(
+        self,
+        *,
+        tenant: str | None = None,
+        model: str | None = None,
+        refused: bool | None = None,
+        limit: int = 100,
+    ) -> list[Record]:
+        """Return records that match, newest first. `None` matches all."""
+        matching = (
+            record
+            for record in self._newest_first()
+            if (tenant is None or record.tenant == tenant)
+            and (model is None or record.model == model)
+            and (refused is None or (record.refusal is not None) == refused)
+        )
+        return list(islice(matching, limit))
+
+    def _newest_first(self) -> Iterator[Record]:
+        return reversed(self._records.values())

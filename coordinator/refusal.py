@@ -1,0 +1,203 @@
+"""Why a request got no engine, and the one map from each reason to a reply. Pure.
+
+A closed list: a new member fails type-checking until it has a reply. Messages say what to do, never
+repeat a prompt, and name nothing of another tenant.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, assert_never
+
+import msgspec
+
+from coordinator.canonical import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownModel:
+    """No engine has ever said that it serves this name."""
+
+    model: str
+    served: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoEngineReady:
+    """The model is known, and every engine that serves it is away."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class BodyTooLarge:
+    """Refused before parsing."""
+
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OverLimit:
+    """The tenant has used what it may use for now."""
+
+    limit: str
+    retry_after_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamUnreachable:
+    """Every try ended before an engine had the request."""
+
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamBroken:
+    """The engine had the request and hung up. It may have run, so it is not sent twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamTimeout:
+    """The engine was too slow in one phase: `connect`, `first_token`, `idle` or `total`."""
+
+    phase: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """This coordinator is about to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotFound:
+    """The door has no such path."""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodNotAllowed:
+    """The path wants another method."""
+
+    allowed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A mistake of ours; the log has it under the request's id."""
+
+    request_id: str
+
+
+Refusal: TypeAlias = (
+    BadRequest
+    | UnknownModel
+    | NoEngineReady
+    | BodyTooLarge
+    | OverLimit
+    | UpstreamUnreachable
+    | UpstreamBroken
+    | UpstreamTimeout
+    | Draining
+    | NotFound
+    | MethodNotAllowed
+    | Fault
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a client gets instead of an answer. `reason` is for records and metrics."""
+
+    status: int
+    reason: str
+    type: str
+    message: str
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def openai_error(self) -> dict[str, Any]:
+        """Return the error in the shape of the OpenAI API, as the engines send it."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.status,
+            }
+        }
+
+    def openai_body(self) -> bytes:
+        """Return the error as a response's body."""
+        return msgspec.json.encode(self.openai_error())
+
+
+RETRY_SOON = {"retry-after": "1"}
+
+REASONS = (
+    "bad_request",
+    "unknown_model",
+    "no_engine_ready",
+    "body_too_large",
+    "over_limit",
+    "upstream_unreachable",
+    "upstream_broken",
+    "upstream_timeout",
+    "draining",
+    "not_found",
+    "method_not_allowed",
+    "fault",
+)
+"""Every `Reply.reason`: the values of a metric's label."""
+
+
+def to_reply(refusal: Refusal) -> Reply:
+    """Return the status, the words and the headers of a refusal."""
+    match refusal:
+        case BadRequest(message, param):
+            return Reply(400, "bad_request", "BadRequestError", message, param)
+        case UnknownModel(model, served):
+            names = ", ".join(f"`{name}`" for name in served[:20]) or "none yet"
+            text = f"the model `{model[:200]}` does not exist; served models: {names}"
+            return Reply(404, "unknown_model", "NotFoundError", text, "model")
+        case NoEngineReady(model):
+            text = f"no engine that serves `{model[:200]}` can be reached; try again shortly"
+            return Reply(503, "no_engine_ready", "ServiceUnavailableError", text, None, RETRY_SOON)
+        case BodyTooLarge(limit):
+            text = f"the body is larger than {limit} bytes; send a shorter request"
+            return Reply(413, "body_too_large", "RequestEntityTooLargeError", text)
+        case OverLimit(limit, wait):
+            text = f"over the limit `{limit}`; try again in {wait} s"
+            headers = {"retry-after": str(wait)}
+            return Reply(429, "over_limit", "RateLimitError", text, None, headers)
+        case UpstreamUnreachable() | UpstreamBroken() | UpstreamTimeout():
+            return _upstream_reply(refusal)
+        case Draining():
+            text = "this coordinator is shutting down; send the request again"
+            headers = {**RETRY_SOON, "connection": "close"}
+            return Reply(503, "draining", "ServiceUnavailableError", text, None, headers)
+        case NotFound():
+            return Reply(404, "not_found", "NotFoundError", "there is no such path here")
+        case MethodNotAllowed(allowed):
+            text = f"this path takes {allowed} only"
+            headers = {"allow": allowed}
+            return Reply(405, "method_not_allowed", "MethodNotAllowedError", text, None, headers)
+        case Fault(request_id):
+            text = f"an internal error; the log has it under request `{request_id}`"
+            return Reply(500, "fault", "InternalServerError", text)
+        case _:
+            assert_never(refusal)
+
+
+def _upstream_reply(refusal: UpstreamUnreachable | UpstreamBroken | UpstreamTimeout) -> Reply:
+    match refusal:
+        case UpstreamUnreachable(tries):
+            text = f"no engine could be reached in {tries} tries; send the request again"
+            return Reply(502, "upstream_unreachable", "BadGatewayError", text, None, RETRY_SOON)
+        case UpstreamBroken():
+            text = "the engine broke off; it may have run the request, so it was not sent twice"
+            return Reply(502, "upstream_broken", "BadGatewayError", text)
+        case UpstreamTimeout(phase, seconds):
+            waited = phase.replace("_", " ")
+            text = f"the engine took longer than {seconds:g} s ({waited} timeout)"
+            return Reply(504, "upstream_timeout", "GatewayTimeoutError", text)
+        case _:
+            assert_never(refusal)

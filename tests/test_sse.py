@@ -1,0 +1,126 @@
+"""An event stream may be cut anywhere: what is sent on, what is noticed and what is taken out."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordinator.limits import Usage
+from coordinator.sse import HELD_BYTES, Stream, read_answer
+
+CASES = Path(__file__).parent / "cases" / "http"
+
+
+def captured(name: str) -> bytes:
+    raw: str = json.loads((CASES / f"{name}.json").read_text())["sse_raw"]
+    return raw.encode()
+
+
+def events(stream: bytes) -> list[bytes]:
+    return stream.removesuffix(b"\n\n").split(b"\n\n")
+
+
+def told(stream: Stream) -> tuple[bool, bool, bool, Usage, str | None]:
+    return (stream.has_content, stream.done, stream.failed, stream.usage, stream.finish)
+
+
+CHAT = captured("chat_stream_usage")
+CHAT_STRIPPED = b"".join(e + b"\n\n" for e in events(CHAT) if b'"choices":[]' not in e)
+CHAT_TOLD = (True, True, False, Usage(126, 96, 6), "length")
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
+@pytest.mark.parametrize("strip", [True, False], ids=["strip usage", "keep usage"])
+def test_a_stream_may_be_cut_at_every_byte(strip: bool, newline: bytes) -> None:
+    whole = CHAT.replace(b"\n", newline)
+    expected = (CHAT_STRIPPED if strip else CHAT).replace(b"\n", newline)
+    for at in range(len(whole) + 1):
+        stream = Stream(strip_usage=strip)
+        sent = stream.feed(whole[:at]) + stream.feed(whole[at:]) + stream.close()
+        assert sent == expected, at
+        assert told(stream) == CHAT_TOLD, at
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 300])
+def test_a_stream_may_come_in_small_pieces(size: int) -> None:
+    stream = Stream(strip_usage=True)
+    pieces = [CHAT[at : at + size] for at in range(0, len(CHAT), size)]
+    assert b"".join(map(stream.feed, pieces)) + stream.close() == CHAT_STRIPPED
+    assert told(stream) == CHAT_TOLD
+
+
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [
+        pytest.param("chat_stream_plain", Usage(), id="a chat without usage"),
+        pytest.param("completion_stream_usage", Usage(49, 32, 6), id="a completion"),
+        pytest.param("chat_stream_continuous_usage", Usage(126, 96, 6), id="usage in each chunk"),
+    ],
+)
+def test_events_pass_one_by_one(name: str, usage: Usage) -> None:
+    whole = captured(name)
+    stream = Stream(strip_usage=False)
+    for event in events(whole):
+        assert stream.feed(event + b"\n\n") == event + b"\n\n"
+    assert stream.close() == b""
+    assert told(stream) == (True, True, False, usage, "length")
+
+
+def test_the_role_alone_is_no_content() -> None:
+    first, second, *_ = events(CHAT)
+    stream = Stream(strip_usage=True)
+    stream.feed(first + b"\n\n")
+    assert not stream.has_content
+    stream.feed(second + b"\n\n")
+    assert stream.has_content
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        pytest.param({"content": "x"}, id="text"),
+        pytest.param({"reasoning": "x"}, id="reasoning"),
+        pytest.param({"tool_calls": [{"index": 0}]}, id="a tool call"),
+    ],
+)
+def test_every_kind_of_output_is_content(delta: dict[str, object]) -> None:
+    stream = Stream(strip_usage=True)
+    stream.feed(b"data: " + json.dumps({"choices": [{"delta": delta}]}).encode() + b"\n\n")
+    assert stream.has_content
+
+
+def test_text_that_looks_like_usage_or_an_end_is_text() -> None:
+    chunk = {"choices": [{"delta": {"content": 'the "usage": [DONE] "choices":[]'}}]}
+    event = b"data: " + json.dumps(chunk).encode() + b"\n\n"
+    stream = Stream(strip_usage=True)
+    assert stream.feed(event) + stream.feed(event) + stream.close() == event * 2
+    assert (stream.done, stream.usage) == (False, Usage())
+
+
+def test_an_error_event_is_noticed_and_passes() -> None:
+    error = b'data: {"error":{"message":"out of memory","code":500}}\n\n'
+    first, second, *_ = events(CHAT)
+    content = first + b"\n\n" + second + b"\n\n"
+    for before in (b"", content):
+        stream = Stream(strip_usage=True)
+        assert stream.feed(before) + stream.feed(error) + stream.close() == before + error
+        assert stream.failed
+
+
+def test_a_stream_cut_inside_an_event_is_not_done() -> None:
+    stream = Stream(strip_usage=True)
+    cut = CHAT[: len(CHAT) - 9]
+    assert stream.feed(cut) + stream.close() == CHAT_STRIPPED[: len(CHAT_STRIPPED) - 9]
+    assert not stream.done
+
+
+def test_an_event_beyond_the_bound_passes_unread() -> None:
+    stream = Stream(strip_usage=True)
+    huge = b"data: " + b"x" * HELD_BYTES
+    assert stream.feed(huge) == huge
+
+
+def test_the_usage_of_an_answer_that_was_not_streamed() -> None:
+    body = json.dumps(json.loads((CASES / "chat_again_cached.json").read_text())["body"]).encode()
+    assert read_answer(body) == (Usage(126, 96, 6), "length")
+    assert read_answer(b"not JSON") == (Usage(), None)
