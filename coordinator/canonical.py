@@ -30,7 +30,9 @@ FORBIDDEN_KEYS = frozenset(
 FORBIDDEN_XARGS = frozenset({"kv_cache_report_mode"})  # upsets the count of a block's copies
 """The same inside `vllm_xargs`."""
 
-TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
+TEXT_PARTS = frozenset(
+    {"text", "input_text", "output_text", "refusal", "thinking", "tool_reference"}
+)
 """Content parts that end up as text in the prompt; every other type counts as media."""
 
 MAX_DEPTH = 128
@@ -163,7 +165,7 @@ def _canonical(api: Api, headers: Mapping[str, str], body: dict[str, Any], raw: 
         max_tokens=_max_tokens(body, is_chat),
         n=_whole(body, "n", at_least=1) or 1,
         cache_salt=_cache_salt(body),
-        has_media=any(_is_media(part) for message in messages for part in _parts(message)),
+        has_media=any(is_media(part) for message in messages for part in _parts(message)),
         session=_session(headers, body),
     )
 
@@ -212,7 +214,8 @@ def _parts(message: Mapping[str, Any]) -> Sequence[Any]:
     return content if isinstance(content, list) else ()
 
 
-def _is_media(part: Any) -> bool:
+def is_media(part: Any) -> bool:
+    """Whether a content part is something else than text."""
     if isinstance(part, str):
         return False
     kind = part.get("type")

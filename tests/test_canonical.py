@@ -95,6 +95,7 @@ def test_a_completion_of_embeddings_has_no_prompt_to_route_by() -> None:
         pytest.param(None, False, id="nothing, as beside tool calls"),
         pytest.param([{"type": "text", "text": "x"}, "y"], False, id="text parts"),
         pytest.param([{"text": "x"}], False, id="a part that is text without saying so"),
+        pytest.param([{"type": "tool_reference", "name": "f"}], False, id="a deferred tool"),
         pytest.param([{"type": "image_url", "image_url": {"url": "u"}}], True, id="an image"),
         pytest.param([{"type": "input_audio", "input_audio": {}}], True, id="audio"),
         pytest.param([{"type": "hologram"}], True, id="a kind that is not known"),

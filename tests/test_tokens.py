@@ -1,0 +1,238 @@
+"""Where a request's tokens come from, without an engine: given, local, or unknown and why."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from coordinator.canonical import Api, Canonical, parse
+from coordinator.cluster import Engine, ServedModel
+from coordinator.engine_tokenize import OPEN_S, Breaker, question
+from coordinator.probes import probes
+from coordinator.tokenizer import Tokenizer
+from coordinator.tokens import (
+    RELOAD_AFTER_S,
+    DirectoryState,
+    Reason,
+    Tokenized,
+    Tokens,
+    TokenState,
+)
+from lineside.hashing import pack
+from lineside.ids import EngineId, GroupId, ModelName, NodeId
+
+MODEL = str(Path(__file__).parents[1] / "simulate" / "model")
+LOADED = Tokenizer.load(MODEL)
+EXACT, UNKNOWN = TokenState.EXACT, TokenState.UNKNOWN
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def unix(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def engine(tokenizer: str | None = MODEL, name: str = "a") -> Engine:
+    return Engine(
+        id=EngineId(f"{name}:1"),
+        base_url="http://127.0.0.1:1",
+        endpoint=f"{name}:1",
+        group=GroupId("g"),
+        models=(ServedModel(ModelName("m")), ServedModel(ModelName("adapter"), lora="adapter")),
+        node=NodeId("n"),
+        tokenizer=tokenizer,
+    )
+
+
+def completion(prompt: Any, **fields: Any) -> Canonical:
+    body = json.dumps({"model": "m", "prompt": prompt, **fields}).encode()
+    canonical = parse(Api.OPENAI_COMPLETIONS, {}, body)
+    assert isinstance(canonical, Canonical), canonical
+    return canonical
+
+
+def chat(content: Any, **fields: Any) -> Canonical:
+    message = {"role": "user", "content": content}
+    body = json.dumps({"model": "m", "messages": [message], **fields}).encode()
+    canonical = parse(Api.OPENAI_CHAT, {}, body)
+    assert isinstance(canonical, Canonical), canonical
+    return canonical
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def tokens(clock: ManualClock) -> AsyncIterator[Tokens]:
+    async with aiohttp.ClientSession() as http:
+        tokens = Tokens(clock, http, budget_s=5.0)
+        yield tokens
+        tokens.close()
+
+
+async def test_token_ids_that_are_given_need_no_tokenizer(tokens: Tokens) -> None:
+    assert await tokens.of(completion([[1, 2, 3], [4]]), []) == Tokenized(
+        EXACT, "given", pack([1, 2, 3]), 3
+    )
+
+
+async def test_a_model_with_a_directory_is_tokenized_locally(tokens: Tokens) -> None:
+    await tokens.load(MODEL)
+    assert await tokens.of(completion("The import statement"), [engine()]) == Tokenized(
+        EXACT, "unverified", pack([343, 1148, 469]), 3
+    )
+    assert tokens.directories() == [
+        DirectoryState(MODEL, "ready", encoder="fastokens", content_format="parts")
+    ]
+
+
+async def test_a_large_text_is_tokenized_in_the_pool(tokens: Tokens) -> None:
+    await tokens.load(MODEL)
+    large = chat("list " * 20_000)
+    tokenized = await tokens.of(large, [engine(None), engine()])
+    expected = LOADED.tokens(large)
+    assert tokenized == Tokenized(EXACT, "unverified", expected, len(expected) // 4)
+
+
+async def test_out_of_budget_a_request_has_no_tokens(clock: ManualClock) -> None:
+    async with aiohttp.ClientSession() as http:
+        hurried = Tokens(clock, http, budget_s=0.0)
+        await hurried.load(MODEL)
+        large = chat("list " * 20_000)
+        assert await hurried.of(large, [engine()]) == Tokenized(UNKNOWN, "budget")
+        assert await hurried.of(completion("x"), []) == Tokenized(UNKNOWN, "no_engine")
+        hurried.close()
+
+
+async def test_when_the_pool_is_full_a_request_does_not_wait(tokens: Tokens) -> None:
+    await tokens.load(MODEL)
+    large = [chat("list " * 20_000) for _ in range(40)]
+    reasons = [t.reason for t in await asyncio.gather(*(tokens.of(c, [engine()]) for c in large))]
+    assert reasons == ["unverified"] * 32 + ["busy"] * 8
+    assert (await tokens.of(large[0], [engine()])).state is EXACT
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        pytest.param(completion(None, prompt_embeds="AA"), "unsupported", id="embeddings"),
+        pytest.param(completion([1] * 9, truncate_prompt_tokens=8), "unsupported", id="cut"),
+        pytest.param(completion("x" * 4_000_001), "too_large", id="a text beyond any context"),
+    ],
+)
+async def test_what_cannot_be_tokenized_is_routed_by_load(
+    tokens: Tokens, request_: Canonical, reason: str
+) -> None:
+    await tokens.load(MODEL)
+    assert await tokens.of(request_, [engine()]) == Tokenized(UNKNOWN, reason)
+
+
+async def test_a_prompt_that_is_not_cut_after_all_is_exact(tokens: Tokens) -> None:
+    given = await tokens.of(completion([1] * 8, truncate_prompt_tokens=8), [])
+    assert (given.state, given.count) == (EXACT, 8)
+
+
+async def test_a_chat_with_media_is_known_up_to_it(tokens: Tokens) -> None:
+    await tokens.load(MODEL)
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
+    tokenized = await tokens.of(chat([{"type": "text", "text": "look at"}, image]), [engine()])
+    text = completion("<|im_start|>user\nlook at")
+    assert tokenized == Tokenized(EXACT, "media", LOADED.tokens(text), None)
+
+
+async def test_media_without_a_tokenizer_is_unknown(tokens: Tokens) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
+    assert await tokens.of(chat([image]), [engine(None)]) == Tokenized(UNKNOWN, "media")
+
+
+async def test_a_directory_that_cannot_be_read_is_tried_again(
+    tokens: Tokens, clock: ManualClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = str(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        await tokens.load(directory)
+    assert tokens.directories() == [DirectoryState(directory, "failed", "no tokenizer.json")]
+    assert [r.message for r in caplog.records] == ["tokenizer not loaded"]
+    (tmp_path / "tokenizer.json").symlink_to(f"{MODEL}/tokenizer.json")
+    clock.now += RELOAD_AFTER_S + 1
+    await tokens.load(directory)
+    assert tokens.directories() == [DirectoryState(directory, "ready", encoder="fastokens")]
+
+
+def test_reasons_are_a_closed_list() -> None:
+    """Metrics have a label for each; a new one needs a row in their table."""
+    assert {reason.value for reason in Reason} == {
+        *("given", "local", "unverified", "media"),
+        *("no_tokenizer", "loading", "unloadable", "different", "client_template", "template"),
+        *("budget", "busy", "too_large", "unsupported"),
+        *("engine_error", "breaker_open", "no_engine"),
+    }
+
+
+def test_a_breaker_opens_after_failures_and_lets_one_through_later() -> None:
+    breaker = Breaker()
+    for _ in range(3):
+        assert breaker.allows(0.0)
+        breaker.fail(0.0)
+    assert not breaker.allows(OPEN_S - 0.1)
+    assert breaker.allows(OPEN_S)
+    breaker.begin()
+    assert not breaker.allows(OPEN_S), "one trial at a time"
+    breaker.fail(OPEN_S)
+    breaker.trying = False
+    assert not breaker.allows(OPEN_S + 1), "a failed trial opens it again"
+    breaker.begin()
+    breaker.succeed()
+    breaker.trying = False
+    assert breaker.allows(2 * OPEN_S)
+
+
+@pytest.mark.parametrize(
+    ("request_", "asked"),
+    [
+        pytest.param(completion(["a", "b"]), {"model": "m", "prompt": "a"}, id="the first text"),
+        pytest.param(
+            completion("a", add_special_tokens=False),
+            {"model": "m", "prompt": "a", "add_special_tokens": False},
+            id="without start token",
+        ),
+        pytest.param(
+            chat("a", max_tokens=5, tools=[], reasoning_effort="none", documents=[{"t": "x"}]),
+            {
+                "model": "m",
+                "messages": [{"role": "user", "content": "a"}],
+                "tools": [],
+                "chat_template_kwargs": {
+                    "enable_thinking": False,
+                    "reasoning_effort": "none",
+                    "documents": [{"t": "x"}],
+                },
+            },
+            id="a chat, with what shapes its prompt",
+        ),
+    ],
+)
+def test_the_question_to_an_engine_holds_what_shapes_the_prompt(
+    request_: Canonical, asked: dict[str, Any]
+) -> None:
+    assert json.loads(question(request_, engine())) == asked
+
+
+def test_probes_are_requests_to_the_base_model() -> None:
+    assert {probe.model for api in Api for probe in probes(api, engine())} == {"m"}
+    assert [len(probes(api, engine())) for api in Api] == [4, 4]
