@@ -120,8 +120,8 @@ def _samples(body: bytes, wanted: set[bytes]) -> tuple[_Page, float | None]:
             if name == config:
                 _config(series, labels)
             elif name == sleep:
-                if b'sleep_state="awake"' in labels:
-                    _keep(series, _SLEEP, _number([value]))
+                if b'sleep_state="awake"' not in labels:
+                    series[_SLEEP] = max(series.get(_SLEEP, 0), _number([value]) or 0)
             else:
                 _keep(series, name.decode(), _number([value]))
     return page, start
@@ -167,7 +167,7 @@ def _load(
     config = {label: series.get(label) for label in ("block_size", "num_gpu_blocks")}
     missing = [_SERIES[field] for field, value in values.items() if value is None]
     missing += [_CONFIG] if None in config.values() else []
-    awake = series.get(_SLEEP)
+    asleep = series.get(_SLEEP)
     return Load(
         waiting=_whole(values["waiting"]),
         running=_whole(values["running"]),
@@ -183,7 +183,7 @@ def _load(
         # Not among the missing: a server with several API processes has none.
         process_start_s=start,
         prefills=_whole(values["prefills"]),
-        asleep=None if awake is None else awake == 0,
+        asleep=None if asleep is None else asleep > 0,
         missing=tuple(missing),
     )
 
@@ -238,7 +238,7 @@ async def fetch(
     except TimeoutError:
         return ScrapeFailed("timeout", "/metrics did not answer in time")
     except aiohttp.ClientConnectorError as error:
-        why = os.strerror(error.os_error.errno) if error.os_error.errno else "no such host"
+        why = os.strerror(code) if (code := error.os_error.errno or 0) > 0 else "no such host"
         return ScrapeFailed("connect", f"could not connect: {why}")
     except (aiohttp.ClientError, ValueError) as error:
         return ScrapeFailed("protocol", f"/metrics broke off: {type(error).__name__}")

@@ -136,5 +136,6 @@ def test_blocks_not_known_yet_are_missing() -> None:
 
 
 def test_a_sleeping_engine_is_seen() -> None:
-    text = page("idle").decode().replace('sleep_state="awake"} 1.0', 'sleep_state="awake"} 0.0')
+    state = 'sleep_state="weights_offloaded"}'
+    text = page("idle").decode().replace(f"{state} 0.0", f"{state} 1.0")
     assert one(text).asleep is True
