@@ -91,6 +91,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def __post_init__(self) -> None:
         for name in ("http", "grpc", "admin"):
             split_address(getattr(self, name), name)
+        named = [(spec.url.rstrip("/"), spec.rank) for spec in self.engines]
+        if twice := next((url for url, rank in named if named.count((url, rank)) > 1), None):
+            raise ValueError(f"engine `{twice}` is named twice")
         if self.store != "memory" and not re.fullmatch(r"sqlite:.+", self.store):
             raise ValueError("`store` must be `memory` or `sqlite:PATH`")
         for name in ("prefill_tokens_per_s", "stride", "body_limit_bytes", "probe_s"):

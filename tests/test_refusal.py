@@ -1,0 +1,71 @@
+"""Every refusal has a status, a reason and words of its own."""
+
+from typing import get_args
+
+import pytest
+
+from coordinator.canonical import BadRequest
+from coordinator.refusal import (
+    REASONS,
+    BodyTooLarge,
+    Draining,
+    Fault,
+    MethodNotAllowed,
+    NoEngineReady,
+    NotFound,
+    OverLimit,
+    Refusal,
+    UnknownModel,
+    UpstreamBroken,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+    to_reply,
+)
+
+CASES: list[tuple[Refusal, int, str, dict[str, str]]] = [
+    (BadRequest("`model` must name a model", "model"), 400, "bad_request", {}),
+    (UnknownModel("nope", ("a", "b")), 404, "unknown_model", {}),
+    (NoEngineReady("m"), 503, "no_engine_ready", {"retry-after": "1"}),
+    (BodyTooLarge(100), 413, "body_too_large", {}),
+    (OverLimit("tokens a minute", 7), 429, "over_limit", {"retry-after": "7"}),
+    (UpstreamUnreachable(3), 502, "upstream_unreachable", {"retry-after": "1"}),
+    (UpstreamBroken(), 502, "upstream_broken", {}),
+    (UpstreamTimeout("first_token", 2.5), 504, "upstream_timeout", {}),
+    (Draining(), 503, "draining", {"retry-after": "1", "connection": "close"}),
+    (NotFound(), 404, "not_found", {}),
+    (MethodNotAllowed("POST"), 405, "method_not_allowed", {"allow": "POST"}),
+    (Fault("req-1"), 500, "fault", {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "reason", "headers"),
+    [pytest.param(*case, id=case[2]) for case in CASES],
+)
+def test_each_refusal_has_its_reply(
+    refusal: Refusal, status: int, reason: str, headers: dict[str, str]
+) -> None:
+    reply = to_reply(refusal)
+    assert (reply.status, reply.reason, dict(reply.headers)) == (status, reason, headers)
+    error = reply.openai_error()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == status
+    assert "\n" not in error["message"]
+
+
+def test_the_list_of_refusals_and_of_reasons_is_complete() -> None:
+    assert {type(case[0]) for case in CASES} == set(get_args(Refusal))
+    assert [case[2] for case in CASES] == list(REASONS)
+
+
+def test_messages_say_what_to_do() -> None:
+    assert to_reply(UnknownModel("nope", ("a", "b"))).message == (
+        "the model `nope` does not exist; served models: `a`, `b`"
+    )
+    assert to_reply(UpstreamTimeout("first_token", 2.5)).message == (
+        "the engine took longer than 2.5 s (first token timeout)"
+    )
+
+
+def test_a_long_model_name_is_not_echoed_in_full() -> None:
+    assert len(to_reply(UnknownModel("x" * 10_000, ())).message) < 300

@@ -1,0 +1,188 @@
+"""Which engine gets a request: overlap, load, ties, and what is never chosen."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.cluster import Engine, EngineView, Events, ServedModel, Status
+from coordinator.inflight import EMPTY, PeerSum, Queue
+from coordinator.predict import FixedRate
+from coordinator.refusal import NoEngineReady
+from coordinator.route import Decision, Facts, Undecided, Units, decide
+from lineside.ids import EngineId, GroupId, ModelName, NodeId
+
+MODEL = ModelName("m")
+RATE = FixedRate(prefill_tokens_per_s=1000.0, step_s=0.0)
+
+
+def view(name: str, block_size: int = 16, **changes: Any) -> EngineView:
+    engine = Engine(
+        id=EngineId(name),
+        base_url=f"http://{name}",
+        endpoint=name,
+        group=GroupId("g"),
+        models=(ServedModel(MODEL),),
+        node=NodeId("n"),
+        events="tcp://e:1",
+    )
+    live = EngineView(
+        engine=engine,
+        heard_age_s=0.1,
+        status=Status(Events.LIVE, block_size=block_size),
+        digest_live=True,
+    )
+    return replace(live, **changes)
+
+
+def decided(
+    views: list[EngineView],
+    prompt: int | None = 1000,
+    overlaps: Mapping[str, Units] | None = None,
+    queues: Mapping[str, Queue] | None = None,
+    seed: int = 0,
+) -> Decision:
+    decision = decide(
+        Facts(MODEL, prompt, load_tokens=1000 if prompt is None else prompt),
+        views,
+        {EngineId(name): units for name, units in (overlaps or {}).items()},
+        lambda engine: (queues or {}).get(engine, EMPTY),
+        RATE,
+        random.Random(seed),
+    )
+    assert isinstance(decision, Decision)
+    return decision
+
+
+def order(decision: Decision) -> list[str]:
+    return [candidate.target.id for candidate in decision.ranked]
+
+
+def test_the_deepest_overlap_wins_among_idle_engines() -> None:
+    overlaps = {"a": (10, 10, 10), "b": (30, 30, 30)}
+    decision = decided([view("a"), view("b"), view("c")], overlaps=overlaps)
+    assert order(decision) == ["b", "a", "c"]
+    chosen = decision.chosen
+    assert (chosen.overlap_tokens, chosen.uncached_tokens) == (480, 520)
+    assert chosen.predicted_ttft_s == pytest.approx(0.52)
+    assert chosen.cost == pytest.approx(2 * 0.52)
+
+
+def test_a_long_queue_outweighs_an_overlap() -> None:
+    queues = {"a": Queue(outstanding=4, queued_tokens=2000, wait_s=2.0)}
+    decision = decided([view("a"), view("b")], overlaps={"a": (30, 30, 30)}, queues=queues)
+    assert order(decision) == ["b", "a"]
+    held = decision.ranked[1]
+    assert held.predicted_ttft_s == pytest.approx(2.52)
+    assert held.cost == pytest.approx(2.0 + 2 * 0.52 + 4 * 0.02)
+
+
+def test_what_others_have_in_flight_counts() -> None:
+    queues = {"a": Queue(peers=PeerSum(outstanding=2, queued_tokens=500))}
+    decision = decided([view("a"), view("b")], queues=queues)
+    assert order(decision) == ["b", "a"]
+    assert decision.ranked[1].predicted_ttft_s == pytest.approx(1.5)
+    assert decision.ranked[1].outstanding == 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "units", "block", "cached"),
+    [
+        pytest.param(1000, 100, 16, 992, id="more than the prompt: whole blocks of prompt - 1"),
+        pytest.param(992, 62, 16, 976, id="all of a prompt that ends with a block"),
+        pytest.param(1000, 10, 32, 160, id="whole blocks stay"),
+        pytest.param(1000, 11, 32, 160, id="a half block is computed"),
+        pytest.param(1, 1, 16, 0, id="the only token is computed"),
+        pytest.param(0, 1, 16, 0, id="an empty prompt"),
+    ],
+)
+def test_cached_tokens_are_whole_blocks_before_the_last_token(
+    prompt: int, units: int, block: int, cached: int
+) -> None:
+    overlaps = {"a": (units, units, units)}
+    chosen = decided([view("a", block_size=block)], prompt, overlaps).chosen
+    assert (chosen.overlap_tokens, chosen.uncached_tokens) == (cached, prompt - cached)
+
+
+def test_a_slower_medium_is_worth_less_but_is_cached() -> None:
+    overlaps = {"a": (10, 20, 40), "b": (20, 20, 20)}
+    decision = decided([view("a"), view("b")], overlaps=overlaps)
+    a = next(candidate for candidate in decision.ranked if candidate.target.id == "a")
+    assert a.overlap_tokens == 640
+    assert a.own_s == pytest.approx((1000 - (160 * 1.0 + 160 * 0.8 + 320 * 0.4)) / 1000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        pytest.param({"heard_age_s": None}, "connecting", id="no agent yet"),
+        pytest.param({"heard_age_s": 11.0}, "lost", id="a silent agent"),
+        pytest.param({"digest_live": False}, "filling", id="half a snapshot"),
+        pytest.param(
+            {"status": Status(Events.UNUSABLE, "hybrid attention is not matched yet")},
+            "unusable",
+            id="a cache that cannot be matched",
+        ),
+    ],
+)
+def test_an_unusable_cache_counts_as_empty_and_says_why(
+    changes: dict[str, Any], state: str
+) -> None:
+    chosen = decided([view("a", **changes)], overlaps={"a": (30, 30, 30)}).chosen
+    assert (chosen.overlap_tokens, chosen.cache_state) == (0, state)
+    assert chosen.reason
+
+
+def test_unknown_tokens_go_by_load_alone() -> None:
+    queues = {"a": Queue(outstanding=1)}
+    decision = decided([view("a"), view("b")], prompt=None, queues=queues)
+    assert order(decision) == ["b", "a"]
+    assert decision.chosen.uncached_tokens is None
+    assert decision.chosen.predicted_ttft_s is None
+
+
+def test_an_engine_that_is_away_is_no_candidate() -> None:
+    decision = decided([view("a", away="cannot connect"), view("b")])
+    assert order(decision) == ["b"]
+    (dropped,) = decision.dropped
+    assert (dropped.target.id, dropped.dropped_by, dropped.reason) == (
+        "a",
+        "away",
+        "cannot connect",
+    )
+
+
+def test_when_all_are_away_there_is_no_decision() -> None:
+    away = view("a", away="cannot connect")
+    undecided = decide(Facts(MODEL, 1, 1), [away], {}, lambda _: EMPTY, RATE, random.Random(0))
+    assert isinstance(undecided, Undecided)
+    assert undecided.refusal == NoEngineReady(MODEL)
+    assert [candidate.dropped_by for candidate in undecided.dropped] == ["away"]
+
+
+def test_ties_are_spread() -> None:
+    views = [view("a"), view("b"), view("c")]
+    chosen = Counter(order(decided(views, seed=seed))[0] for seed in range(300))
+    assert min(chosen[name] for name in "abc") > 60
+
+
+UNITS = st.lists(st.integers(0, 80), min_size=3, max_size=3).map(lambda units: tuple(sorted(units)))
+
+
+@given(st.lists(UNITS, min_size=1, max_size=5), st.integers(0, 2000), st.integers(0, 99))
+def test_the_choice_is_a_candidate_of_least_cost(
+    units: list[Units], prompt: int, seed: int
+) -> None:
+    views = [view(str(number)) for number in range(len(units))]
+    overlaps = {str(number): each for number, each in enumerate(units)}
+    decision = decided(views, prompt, overlaps, seed=seed)
+    assert sorted(order(decision)) == sorted(overlaps)
+    assert decision.chosen.cost == min(candidate.cost for candidate in decision.ranked)
+    for candidate in decision.ranked:
+        assert 0 <= candidate.overlap_tokens <= max(0, prompt - 1)
+        assert candidate.own_s >= 0
