@@ -1,0 +1,207 @@
+"""HTTP side of one simulated engine: vLLM's routes, translated to the driver and back.
+
+Everything that can be refused is refused before a request reaches the core. A client that goes
+away has its requests aborted: its handler is cancelled, and the exchange closes on the way out.
+"""
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from lineside import logs
+from simulate import replies, requests
+from simulate.config import Config
+from simulate.driver import Driver, Exchange
+from simulate.events import PUBLISHER_HWM, Publisher
+from simulate.generation import Asked, Generation
+from simulate.metrics import CONTENT_TYPE, Metrics
+from simulate.requests import Chat, Completion, Detokenize, Refused, Tokenize
+from simulate.tokens import Tokenizer
+
+MAX_BODY_BYTES = 64 << 20
+"""A larger body is refused by the HTTP library, with status 413."""
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_log = logs.get("simulate.server")
+
+
+class Server:
+    """The routes of one engine."""
+
+    def __init__(
+        self,
+        config: Config,
+        tokenizer: Tokenizer,
+        generation: Generation,
+        driver: Driver,
+        publisher: Publisher,
+        metrics: Metrics,
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._generation = generation
+        self._driver = driver
+        self._publisher = publisher
+        self._metrics = metrics
+        self._created = int(time.time())
+
+    def app(self) -> web.Application:
+        """Return the application."""
+        app = web.Application(middlewares=[_boundary], client_max_size=MAX_BODY_BYTES)
+        app.on_response_prepare.append(_dress)
+        gets = {
+            "/v1/models": self._models,
+            "/health": _empty,
+            "/ping": _empty,
+            "/version": _version,
+            "/load": self._load,
+            "/metrics": self._page,
+            "/kv_event_sources": self._sources,
+        }
+        posts = {
+            "/v1/chat/completions": self._chat,
+            "/v1/completions": self._completion,
+            "/tokenize": self._tokenize,
+            "/detokenize": self._detokenize,
+            "/reset_prefix_cache": self._reset,
+            "/ping": _empty,
+        }
+        app.router.add_routes([web.get(path, run, allow_head=False) for path, run in gets.items()])
+        app.router.add_routes([web.post(path, run) for path, run in posts.items()])
+        return app
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        body = requests.parse(Chat, request.content_type, await request.read())
+        return await self._answer(request, self._generation.chat(body, request.headers))
+
+    async def _completion(self, request: web.Request) -> web.StreamResponse:
+        body = requests.parse(Completion, request.content_type, await request.read())
+        return await self._answer(request, self._generation.completion(body, request.headers))
+
+    async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+        with self._driver.open(asked.requests) as exchange:
+            if asked.body.stream:
+                return await _stream(request, asked, exchange)
+            return _json(asked.reply(await exchange.all_tokens()))
+
+    async def _tokenize(self, request: web.Request) -> web.StreamResponse:
+        body = requests.parse(Tokenize, request.content_type, await request.read())
+        requests.check_model(body.model, self._generation.served)
+        text = self._generation.rendered(body) if body.prompt is None else body.prompt
+        tokens = self._tokenizer.encode(text)
+        return _json(
+            {
+                "count": len(tokens),
+                "max_model_len": self._config.max_model_len,
+                "tokens": tokens,
+                "token_strs": self._tokenizer.spell(tokens) if body.return_token_strs else None,
+            }
+        )
+
+    async def _detokenize(self, request: web.Request) -> web.StreamResponse:
+        body = requests.parse(Detokenize, request.content_type, await request.read())
+        requests.check_model(body.model, self._generation.served)
+        requests.check_ids(body.tokens, self._tokenizer.vocabulary_size)
+        return _json({"prompt": self._tokenizer.decode(body.tokens)})
+
+    async def _reset(self, request: web.Request) -> web.StreamResponse:
+        preempt = request.query.get("reset_running_requests", "").lower() in ("true", "1")
+        return _json({"success": self._driver.core.reset(preempt_running=preempt)})
+
+    async def _models(self, _: web.Request) -> web.StreamResponse:
+        names = self._config.names()
+        cards: list[tuple[str, str, str | None]]
+        cards = [(name, self._config.model_name, None) for name in names]
+        cards += [(name, name, names[0]) for name in self._config.lora]
+        length = self._config.max_model_len
+        return _json(
+            {
+                "object": "list",
+                "data": [
+                    replies.model_card(name, self._created, root, parent, length)
+                    for name, root, parent in cards
+                ],
+            }
+        )
+
+    async def _load(self, _: web.Request) -> web.StreamResponse:
+        return _json({"server_load": self._driver.open_exchanges})
+
+    async def _page(self, _: web.Request) -> web.StreamResponse:
+        body = self._metrics.render(self._driver.core)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _sources(self, _: web.Request) -> web.StreamResponse:
+        source = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": self._publisher.endpoint,
+            "replay_endpoint": self._publisher.replay_endpoint,
+            "buffer_steps": self._config.replay_buffer_steps,
+            "hwm": PUBLISHER_HWM,
+            "max_queue_size": PUBLISHER_HWM,
+            "topic": self._config.kv_topic,
+        }
+        return _json({"0": source})
+
+
+async def _stream(request: web.Request, asked: Asked, exchange: Exchange) -> web.StreamResponse:
+    """Send a stream; stop at once when the client is gone."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    # A write may meet the closed connection before this handler is cancelled.
+    with contextlib.suppress(ConnectionResetError):
+        await _write(request, response, asked, exchange)
+    return response
+
+
+async def _write(
+    request: web.Request, response: web.StreamResponse, asked: Asked, exchange: Exchange
+) -> None:
+    """Send tokens as they come; several in one chunk when the client reads slowly."""
+    async for tokens in exchange.tokens():
+        chunks = list(asked.chunks(tokens, last=exchange.over))
+        if not response.prepared:
+            await response.prepare(request)
+            chunks = asked.openings() + chunks
+        await response.write(b"".join(map(replies.sse, chunks)))
+    closing = asked.closing()
+    await response.write_eof((replies.sse(closing) if closing else b"") + replies.DONE)
+
+
+def _json(body: Any, status: int = 200) -> web.Response:
+    return web.Response(
+        body=replies.encode(body), status=status, headers={"Content-Type": "application/json"}
+    )
+
+
+async def _empty(_: web.Request) -> web.StreamResponse:
+    return web.Response()
+
+
+async def _version(_: web.Request) -> web.StreamResponse:
+    return _json({"version": replies.VERSION})
+
+
+async def _dress(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = "uvicorn"
+    response.headers["Vary"] = "Origin"
+
+
+@web.middleware
+async def _boundary(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Answer refusals and unknown routes in the engine's shapes."""
+    try:
+        return await handler(request)
+    except Refused as refused:
+        return _json(replies.error(refused), refused.status)
+    except web.HTTPException as error:
+        reply = _json({"detail": error.reason}, error.status)
+        if "Allow" in error.headers:
+            reply.headers["Allow"] = error.headers["Allow"]
+        return reply
+    except Exception:  # noqa: BLE001 - the one request boundary of this door
+        _log.fault("a request failed", path=request.path)
+        return _json(replies.error(Refused(500, "internal error", "InternalServerError")), 500)
