@@ -5,6 +5,7 @@ its engines, marked with the reason, so that it can come back; one that is merel
 """
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -46,7 +47,9 @@ class Source(msgspec.Struct, frozen=True):
         return bool(self.enable_kv_cache_events and self.publisher != "null" and self.endpoint)
 
 
-class _Card(msgspec.Struct, frozen=True):
+class Card(msgspec.Struct, frozen=True):
+    """One entry of `/v1/models`."""
+
     id: str
     root: str | None = None
     parent: str | None = None
@@ -54,7 +57,7 @@ class _Card(msgspec.Struct, frozen=True):
 
 
 class _Models(msgspec.Struct, frozen=True):
-    data: tuple[_Card, ...] = ()
+    data: tuple[Card, ...] = ()
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -206,7 +209,7 @@ class Discovery:
             async with self._session.get(f"{base}/v1/models", timeout=_TIMEOUT) as answer:
                 if answer.status != 200:
                     return Away(f"GET /v1/models answers {answer.status}")
-                cards = msgspec.json.decode(await answer.read(), type=_Models).data
+                cards = read_models(await answer.read())
             version = await self._get(f"{base}/version", _Version)
             sources = await self._get(f"{base}/kv_event_sources", dict[int, Source])
         except aiohttp.ConnectionTimeoutError:
@@ -214,7 +217,7 @@ class Discovery:
         except TimeoutError:
             return BUSY
         except aiohttp.ClientConnectorError as error:
-            return Away(f"cannot connect: {error.os_error.strerror or 'name not found'}")
+            return Away(f"cannot connect: {_words(error.errno)}")
         except aiohttp.ClientError:
             return Away("the connection broke")
         except msgspec.MsgspecError:
@@ -234,12 +237,21 @@ class Discovery:
 _TIMEOUT = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S, sock_connect=2.0)
 
 
+def _words(number: int | None) -> str:
+    return os.strerror(number) if number and number > 0 else "its name is not known"
+
+
 async def _awaited(waiting: Awaitable[object]) -> None:
     await waiting
 
 
+def read_models(body: bytes) -> Sequence[Card]:
+    """Read an answer of `/v1/models`. Raises `msgspec.MsgspecError`."""
+    return msgspec.json.decode(body, type=_Models).data
+
+
 def found_in(
-    cards: Sequence[_Card], version: str, sources: dict[int, Source] | None
+    cards: Sequence[Card], version: str, sources: dict[int, Source] | None
 ) -> Found | Away:
     """Read a list of models. An adapter names its base model as `parent`."""
     bases = [card for card in cards if card.parent is None]

@@ -32,7 +32,6 @@ CACHE_STATES = (
 )
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_ERROR_SECONDS = (-5, -1, -0.25, -0.1, -0.025, 0, 0.025, 0.1, 0.25, 1, 5)
 
 
 class Metrics:
@@ -78,8 +77,9 @@ class Metrics:
         )
         self.ttft_error_seconds = Histogram(
             "lineside_ttft_error_seconds",
-            "Predicted less actual time to first token",
-            buckets=_ERROR_SECONDS,
+            "How far the predicted time to first token was off, by direction",
+            ["direction"],
+            buckets=_SECONDS,
             registry=registry,
         )
         self.prompt_tokens = Counter(
@@ -102,6 +102,8 @@ class Metrics:
         )
         for source in ("predicted", "reported"):
             self.cached_tokens.labels(source)
+        for direction in ("too_long", "too_short"):
+            self.ttft_error_seconds.labels(direction)
         for direction in ("too_many", "too_few"):
             self.cached_tokens_error.labels(direction)
 
@@ -125,7 +127,10 @@ class Metrics:
         if outcome.ttft_s is not None:
             self.ttft_seconds.observe(outcome.ttft_s)
             if record.predicted_ttft_s is not None:
-                self.ttft_error_seconds.observe(record.predicted_ttft_s - outcome.ttft_s)
+                error = record.predicted_ttft_s - outcome.ttft_s
+                self.ttft_error_seconds.labels("too_long" if error > 0 else "too_short").observe(
+                    abs(error)
+                )
         self._compare(record.predicted_cached_tokens, outcome.cached_tokens)
 
     def _compare(self, predicted: int | None, reported: int | None) -> None:

@@ -1,0 +1,67 @@
+"""Metrics follow the records, and what is scraped has the names that dashboards use."""
+
+from prometheus_client import CollectorRegistry
+
+from coordinator.attempts import Attempt, Repeat
+from coordinator.cluster import Engine, ServedModel
+from coordinator.metrics import Metrics
+from coordinator.records import Record
+from coordinator.refusal import UpstreamBroken, to_reply
+from coordinator.route import Candidate
+from lineside.ids import EngineId, GroupId, ModelName, NodeId, TenantId
+
+ENGINE = Engine(
+    id=EngineId("a"),
+    base_url="http://a",
+    endpoint="a",
+    group=GroupId("g"),
+    models=(ServedModel(ModelName("m")),),
+    node=NodeId("n"),
+)
+
+
+def finished() -> Record:
+    record = Record(id="1", at=0.0, request_id="r", tenant=TenantId("t"), api="openai-chat")
+    record.served_by = Candidate(
+        ENGINE, ModelName("m"), overlap_tokens=96, uncached_tokens=30, predicted_ttft_s=0.2
+    )
+    record.outcome.end = "finished"
+    record.outcome.ttft_s = 0.3
+    record.outcome.prompt_tokens = 126
+    record.outcome.cached_tokens = 64
+    record.outcome.completion_tokens = 6
+    return record
+
+
+def test_a_finished_request_pairs_prediction_and_outcome() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry).ended(finished())
+    values = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if not sample.name.endswith(("_created", "_bucket")) and sample.value
+    }
+    assert values == {
+        ("lineside_requests_total", "openai-chat", "finished"): 1,
+        ("lineside_ttft_seconds_count",): 1,
+        ("lineside_ttft_seconds_sum",): 0.3,
+        ("lineside_ttft_error_seconds_count", "too_short"): 1,
+        ("lineside_ttft_error_seconds_sum", "too_short"): 0.3 - 0.2,
+        ("lineside_prompt_tokens_total",): 126,
+        ("lineside_completion_tokens_total",): 6,
+        ("lineside_cached_tokens_total", "predicted"): 96,
+        ("lineside_cached_tokens_total", "reported"): 64,
+        ("lineside_cached_tokens_error_total", "too_many"): 32,
+    }
+
+
+def test_a_failure_is_counted_by_its_reason() -> None:
+    registry = CollectorRegistry()
+    record = Record(id="1", at=0.0, request_id="r", tenant=TenantId("t"), api="openai-chat")
+    record.refusal = to_reply(UpstreamBroken())
+    record.outcome.end = "failed"
+    record.attempts.append(Attempt(EngineId("a"), Repeat.UNCERTAIN, "the connection broke"))
+    Metrics(registry).ended(record)
+    assert registry.get_sample_value("lineside_refusals_total", {"reason": "upstream_broken"}) == 1
+    assert registry.get_sample_value("lineside_failed_attempts_total", {"repeat": "uncertain"}) == 1
