@@ -16,6 +16,9 @@ STALE_AFTER_S = 2.0
 CACHE_LOST_AFTER_S = 10.0
 """Without a word from its agent for this long, an engine is routed to by load alone."""
 
+VIEW_FOR_S = 0.02
+"""A view serves the requests of this long, unless something is heard: ages may lag by as much."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
@@ -220,6 +223,8 @@ class _Record:
     digest_live: bool = False
     diverged: bool = False
     away: str = ""
+    view: EngineView | None = None
+    viewed_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -230,6 +235,7 @@ class Cluster:
     _records: dict[EngineId, _Record] = field(default_factory=dict)
     _gpus: dict[NodeId, tuple[NodeGpus, float]] = field(default_factory=dict)
     _serving: dict[str, list[_Record]] = field(default_factory=dict)
+    _groups: dict[str, set[tuple[GroupId, str | None]]] = field(default_factory=dict)
 
     def assign(self, engines: Iterable[Engine]) -> None:
         """Replace the engines; what is known of those that stay is kept."""
@@ -237,35 +243,36 @@ class Cluster:
         self._records = {}
         for engine in engines:
             record = before.get(engine.id) or _Record(engine)
-            record.engine = engine
+            record.engine, record.view = engine, None
             self._records[engine.id] = record
-        self._serving = {}
+        self._serving, self._groups = {}, {}
         for record in self._records.values():
             for served in record.engine.models:
                 self._serving.setdefault(served.name, []).append(record)
+                group = record.engine.group, served.lora
+                self._groups.setdefault(served.name, set()).add(group)
         self.revision += 1
 
     def observe_away(self, engine: EngineId, reason: str) -> None:
         """Note why an engine's server cannot be reached; empty: it answers again."""
         if record := self._records.get(engine):
-            record.away = reason
+            record.away, record.view = reason, None
 
     def link(self, engine: EngineId, up: bool) -> None:
         """Note that the agent's stream came or went."""
         if record := self._records.get(engine):
-            record.linked = up
+            record.linked, record.view = up, None
 
     def observe_status(self, engine: EngineId, status: Status, heard_at: float) -> None:
         """Keep the agent's word. It is the heartbeat of the engine's digest."""
         if record := self._records.get(engine):
-            record.status = status
-            record.heard_at = heard_at
+            record.status, record.heard_at, record.view = status, heard_at, None
 
     def observe_load(self, engine: EngineId, load: Load, observed_at: float) -> None:
         """Keep the newest load report."""
         record = self._records.get(engine)
         if record and (record.load is None or observed_at >= record.load_at):
-            record.load, record.load_at = load, observed_at
+            record.load, record.load_at, record.view = load, observed_at, None
 
     def observe_digest(
         self, engine: EngineId, generation: str, live: bool, diverged: bool, heard_at: float
@@ -273,7 +280,7 @@ class Cluster:
         """Note the state of the engine's digest after a message."""
         if record := self._records.get(engine):
             record.generation, record.digest_live, record.diverged = generation, live, diverged
-            record.heard_at = heard_at
+            record.heard_at, record.view = heard_at, None
 
     def observe_gpus(self, node: NodeId, gpus: NodeGpus, observed_at: float) -> None:
         """Keep a node's GPU report."""
@@ -290,6 +297,10 @@ class Cluster:
     def engines(self, model: str) -> list[Engine]:
         """Return the engines that serve a model name, away or not."""
         return [record.engine for record in self._serving.get(model, ())]
+
+    def groups(self, model: str) -> Iterable[tuple[GroupId, str | None]]:
+        """Return the groups that serve a name, each with the adapter that seeds its keys."""
+        return self._groups.get(model, ())
 
     def reachable(self, model: str) -> list[Engine]:
         """Return those of `engines(model)` that are not away."""
@@ -313,6 +324,12 @@ class Cluster:
 
 
 def _view(record: _Record, now: float) -> EngineView:
+    if record.view is None or not 0 <= now - record.viewed_at < VIEW_FOR_S:
+        record.view, record.viewed_at = _fresh_view(record, now), now
+    return record.view
+
+
+def _fresh_view(record: _Record, now: float) -> EngineView:
     return EngineView(
         engine=record.engine,
         linked=record.linked,

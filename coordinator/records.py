@@ -148,10 +148,10 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
         "wait_s": candidate.wait_s,
         "own_s": candidate.own_s,
         "outstanding": candidate.outstanding,
-        "cache_state": candidate.cache_state,
+        "cache_state": candidate.view.cache_state,
         "reason": candidate.reason,
         "dropped_by": candidate.dropped_by or None,
-        "ages": {"cache_s": candidate.cache_age_s, "load_s": candidate.load_age_s},
+        "ages": {"cache_s": candidate.view.heard_age_s, "load_s": candidate.view.load_age_s},
     }
 
 

@@ -7,7 +7,7 @@ prefill does to those who come after it. Nothing is remembered here: the caller 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from coordinator.cluster import Engine, EngineView
 from coordinator.inflight import Queue
@@ -43,29 +43,39 @@ class Facts:
     """What the request weighs in an engine's queue: its prompt tokens, or an estimate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One engine as the decision saw it.
+class Candidate(NamedTuple):
+    """One engine as the decision saw it. A tuple: the hot path makes one for each engine."""
 
-    `dropped_by` is empty for those that were ranked; `reason` says why the engine was dropped or
-    why its cache counted as empty.
-    """
-
-    target: Target
+    view: EngineView
     model: ModelName
-    type: str = "engine"
     overlap_tokens: int = 0
     uncached_tokens: int | None = None
     own_s: float = 0.0
     wait_s: float = 0.0
     outstanding: int = 0
-    predicted_ttft_s: float | None = None
     cost: float = 0.0
-    cache_state: str = ""
-    reason: str = ""
-    cache_age_s: float | None = None
-    load_age_s: float | None = None
     dropped_by: str = ""
+    """Empty for those that were ranked."""
+
+    @property
+    def target(self) -> Target:
+        """Where the request would go."""
+        return self.view.engine
+
+    @property
+    def type(self) -> str:
+        """The kind of target."""
+        return "engine"
+
+    @property
+    def predicted_ttft_s(self) -> float | None:
+        """What is shown, and paired with the outcome; `None` where the prompt is unknown."""
+        return None if self.uncached_tokens is None else self.wait_s + self.own_s
+
+    @property
+    def reason(self) -> str:
+        """Why the engine was dropped, or why its cache counted as empty."""
+        return self.view.away or self.view.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,74 +114,52 @@ def decide(
     ranked, dropped = [], []
     for view in views:
         if view.away:
-            dropped.append(_dropped(facts, view, "away"))
+            dropped.append(Candidate(view, facts.model, dropped_by="away"))
         else:
-            units = overlaps.get(view.engine.id, _NOTHING)
-            queue = queue_of(view.engine.id)
-            ranked.append(_candidate(facts, view, units, queue, predictor))
+            engine = view.engine.id
+            units = overlaps.get(engine)
+            ranked.append(_candidate(facts, view, units, queue_of(engine), predictor))
     if not ranked:
         return Undecided(NoEngineReady(facts.model), tuple(dropped))
-    rng.shuffle(ranked)
-    ranked.sort(key=_cost)
+    chance = rng.random
+    ranked.sort(key=lambda candidate: (candidate.cost, chance()))
     return Decision(tuple(ranked), tuple(dropped))
 
 
-_NOTHING: Units = (0, 0, 0)
-
-
-def _cost(candidate: Candidate) -> float:
-    return candidate.cost
-
-
-def _dropped(facts: Facts, view: EngineView, by: str) -> Candidate:
-    return Candidate(
-        target=view.engine,
-        model=facts.model,
-        cache_state=view.cache_state,
-        reason=view.away,
-        cache_age_s=view.heard_age_s,
-        load_age_s=view.load_age_s,
-        dropped_by=by,
-    )
-
-
 def _candidate(
-    facts: Facts, view: EngineView, units: Units, queue: Queue, predictor: Predictor
+    facts: Facts, view: EngineView, units: Units | None, queue: Queue, predictor: Predictor
 ) -> Candidate:
     engine, prompt = view.engine, facts.prompt_tokens
-    # Tokens in front of a picture are matched although the prompt's length is only estimated.
-    cached, worth = _cached(units, view, facts.load_tokens if prompt is None else prompt)
-    wait_s = queue.wait_s
-    if queue.peers.queued_tokens:
-        wait_s += predictor.own_s(engine, queue.peers.queued_tokens, 0)
+    cached, worth = 0, 0.0
+    if units is not None and view.cache_usable:
+        # Tokens before a picture are matched although the prompt's length is only estimated.
+        limit = facts.load_tokens if prompt is None else prompt
+        cached, worth = _cached(units, view.block_size or UNIT, limit)
     own_s = predictor.own_s(engine, max(0.0, facts.load_tokens - worth), cached)
-    outstanding = queue.outstanding + queue.peers.outstanding
+    wait_s, outstanding = queue.wait_s, queue.outstanding
+    if queue.peers.outstanding:
+        outstanding += queue.peers.outstanding
+        wait_s += predictor.own_s(engine, queue.peers.queued_tokens, 0)
     return Candidate(
-        target=engine,
-        model=facts.model,
-        overlap_tokens=cached,
-        uncached_tokens=None if prompt is None else prompt - cached,
-        own_s=own_s,
-        wait_s=wait_s,
-        outstanding=outstanding,
-        predicted_ttft_s=None if prompt is None else wait_s + own_s,
-        cost=wait_s + own_s + BETA * own_s + OUTSTANDING_S * outstanding,
-        cache_state=view.cache_state,
-        reason=view.reason,
-        cache_age_s=view.heard_age_s,
-        load_age_s=view.load_age_s,
+        view,
+        facts.model,
+        cached,
+        None if prompt is None else prompt - cached,
+        own_s,
+        wait_s,
+        outstanding,
+        wait_s + own_s + BETA * own_s + OUTSTANDING_S * outstanding,
     )
 
 
-def _cached(units: Units, view: EngineView, prompt_tokens: int) -> tuple[int, float]:
+def _cached(units: Units, block: int, prompt_tokens: int) -> tuple[int, float]:
     """Return the tokens that will be read from the cache, and what they are worth.
 
     The engine computes the last token in any case, and reuses whole blocks only.
     """
-    if not units[2] or not view.cache_usable:
-        return 0, 0.0
-    block = view.block_size or UNIT
     cached = min(units[2] * UNIT, max(0, prompt_tokens - 1)) // block * block
+    if units[0] * UNIT >= cached:
+        return cached, float(cached)
     worth, below = 0.0, 0
     for depth, weight in zip(units, MEDIUM_WEIGHTS, strict=True):
         upto = min(depth * UNIT, cached)

@@ -255,7 +255,7 @@ class Service:
         overlaps: dict[EngineId, Units] = {}
         keys: dict[str | None, list[BlockKey]] = {}
         for model in verdict.models:
-            for group, lora in _groups(self.cluster.engines(model), model):
+            for group, lora in self.cluster.groups(model):
                 if lora not in keys:
                     seed = hashing.seed(self.secret, lora, request.cache_salt)
                     keys[lora] = hashing.chain(seed, tokenized.packed)
@@ -309,15 +309,6 @@ class Service:
         return Record(
             id=secrets.token_hex(8), at=self.clock.unix(), request_id=request_id, tenant=tenant
         )
-
-
-def _groups(engines: Sequence[Engine], model: str) -> set[tuple[GroupId, str | None]]:
-    """Return the groups to look a prompt up in, with the adapter that seeds its keys there."""
-    return {
-        (engine.group, served.lora)
-        for engine in engines
-        if (served := engine.serves(model)) is not None
-    }
 
 
 def _load_tokens(request: Canonical, tokenized: Tokenized) -> int:

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry
 
 from coordinator.attempts import Attempt, Repeat
-from coordinator.cluster import Engine, ServedModel
+from coordinator.cluster import Engine, EngineView, ServedModel
 from coordinator.metrics import Metrics
 from coordinator.records import Record
 from coordinator.refusal import UpstreamBroken, to_reply
@@ -23,7 +23,7 @@ ENGINE = Engine(
 def finished() -> Record:
     record = Record(id="1", at=0.0, request_id="r", tenant=TenantId("t"), api="openai-chat")
     record.served_by = Candidate(
-        ENGINE, ModelName("m"), overlap_tokens=96, uncached_tokens=30, predicted_ttft_s=0.2
+        EngineView(ENGINE), ModelName("m"), overlap_tokens=96, uncached_tokens=30, own_s=0.2
     )
     record.outcome.end = "finished"
     record.outcome.ttft_s = 0.3

@@ -134,7 +134,7 @@ def test_an_unusable_cache_counts_as_empty_and_says_why(
     changes: dict[str, Any], state: str
 ) -> None:
     chosen = decided([view("a", **changes)], overlaps={"a": (30, 30, 30)}).chosen
-    assert (chosen.overlap_tokens, chosen.cache_state) == (0, state)
+    assert (chosen.overlap_tokens, chosen.view.cache_state) == (0, state)
     assert chosen.reason
 
 
