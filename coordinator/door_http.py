@@ -6,6 +6,7 @@ if the answer were complete. Every routed request is ended on every path.
 """
 
 import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import Awaitable, Callable
@@ -109,26 +110,24 @@ class Door:
             return self._refusal(call, routed.refusal, routed.record.id)
         try:
             return await self._answer(call, routed)
-        except ConnectionResetError:  # the client left while we wrote to it
-            self._service.aborted(routed, Usage())
-            raise asyncio.CancelledError from None
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # the client left, or we stop
             self._service.aborted(routed, Usage())
             raise
         finally:
             # Only a fault gets here without an end; whatever comes, the lease is released.
             self._service.failed(routed, Fault(call.id))
 
-    async def _body(self, request: web.Request) -> bytes | BodyTooLarge:
+    async def _body(self, request: web.Request) -> bytes | BodyTooLarge | BadRequest:
         if (request.content_length or 0) > self._body_limit:
             return BodyTooLarge(self._body_limit)
         try:
             return await request.read()
         except web.HTTPRequestEntityTooLarge:
             return BodyTooLarge(self._body_limit)
+        except web.RequestPayloadError:
+            return BadRequest("the body does not match its `content-encoding`", None)
 
     async def _answer(self, call: Call, routed: Routed) -> web.StreamResponse:
-        """Relay the engine's answer. Raises `ConnectionResetError` when the client has left."""
         relay = _Relay(self._service, call, routed)
         limit = None
         try:
@@ -137,9 +136,12 @@ class Door:
                 refusal = await self._exchange(relay, limit)
         except TimeoutError:
             assert limit is not None
-            if relay.client_stalls:
-                raise ConnectionResetError("the client does not read") from None
+            if relay.drop_stalled_client():
+                self._service.aborted(routed, Usage())
             refusal = limit.refusal()
+        except ConnectionResetError:  # the client left while it was written to
+            self._service.aborted(routed, Usage())
+            refusal = None
         if refusal is not None:
             self._service.failed(routed, refusal)
             if relay.response is None:
@@ -271,16 +273,19 @@ class _Relay:
         headers["x-lineside-engine"] = self.routed.engine.id
         return headers
 
-    @property
-    def client_stalls(self) -> bool:
-        """Whether the client has bytes to read and does not take them."""
+    def drop_stalled_client(self) -> bool:
+        """Hang up on a client that has bytes to read and does not take them."""
         transport = self.call.request.transport
-        return transport is not None and transport.get_write_buffer_size() > 0
+        if transport is None or not transport.get_write_buffer_size():
+            return False
+        transport.abort()
+        return True
 
     async def cut(self, refusal: Refusal) -> None:
         """End a stream that cannot be completed: an error event, then no proper end."""
         if self.response is not None:
-            await self.response.write(b"data: " + to_reply(refusal).openai_body() + b"\n\n")
+            with contextlib.suppress(ConnectionResetError):
+                await self.response.write(b"data: " + to_reply(refusal).openai_body() + b"\n\n")
         if self.call.request.transport is not None:
             self.call.request.transport.close()
 

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import gc
 import json
+import logging
 import random
 import signal
 import sys
@@ -180,7 +181,11 @@ class _Site:
 async def _serving(app: web.Application, address: str) -> AsyncIterator[_Site]:
     """Serve an application; on the way out cancel what still runs."""
     runner = web.AppRunner(
-        app, handler_cancellation=True, access_log=None, shutdown_timeout=CLOSE_S
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        logger=_http_logger(),
+        shutdown_timeout=CLOSE_S,
     )
     await runner.setup()
     host, port = split_address(address)
@@ -191,6 +196,20 @@ async def _serving(app: web.Application, address: str) -> AsyncIterator[_Site]:
         yield _Site(site, f"{address.rpartition(':')[0]}:{bound}")
     finally:
         await runner.cleanup()
+
+
+def _http_logger() -> logging.Logger:
+    """Return aiohttp's logger: its tracebacks quote what a client sent, so only names are kept."""
+    logger = logging.getLogger("coordinator.http")
+    logger.filters = [_names_only]
+    return logger
+
+
+def _names_only(record: logging.LogRecord) -> bool:
+    if record.exc_info and record.exc_info[0]:
+        record.msg, record.args = f"{record.getMessage()}: {record.exc_info[0].__name__}", ()
+        record.exc_info = None
+    return True
 
 
 async def _chores(parts: Parts) -> None:

@@ -22,6 +22,7 @@ class FakeEngine:
     adapters: tuple[str, ...] = ()
     sources: dict[str, Any] | None = field(default_factory=dict)
     words: int = 5
+    word: str = "w"
     cached_tokens: int = 32
     first_s: float = 0.0
     between_s: float = 0.0
@@ -136,7 +137,7 @@ class FakeEngine:
             chunks.append({"choices": [_delta({"role": "assistant", "content": ""})]})
         for at in range(self.words):
             finish = "length" if at == self.words - 1 else None
-            word = f"w{at}"
+            word = f"{self.word}{at}"
             choice = _delta({"content": word}) if chat else {"index": 0, "text": word}
             chunks.append({"choices": [choice | {"finish_reason": finish}]})
         if (body.get("stream_options") or {}).get("include_usage"):

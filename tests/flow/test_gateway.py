@@ -224,6 +224,26 @@ async def test_what_is_not_json_is_refused() -> None:
         assert [record["refusal"]["reason"] for record in listed] == ["bad_request"]
 
 
+async def test_what_is_not_its_encoding_is_refused() -> None:
+    async with fake_engines(FakeEngine()) as (engine,), coordinator(engine) as running:
+        url = running.http + "/v1/chat/completions"
+        sent = {"data": b"{}", "headers": {"content-encoding": "gzip"}}
+        async with running.session.post(url, **sent) as answer:
+            assert answer.status == 400
+
+
+async def test_what_is_not_http_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with coordinator() as running:
+        host, port = running.http.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nsecret\r\n")
+        assert b"400" in await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+    assert caplog.records
+    assert "secret" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -371,6 +391,23 @@ async def test_a_stream_that_stalls_is_cut() -> None:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await answer.read()
         assert await running.inflight() == [0]
+
+
+async def test_a_client_that_does_not_read_is_dropped() -> None:
+    engine = FakeEngine(words=1000, word="x" * 20_000)
+    timeouts = Timeouts(first_token_s=5, idle_s=0.3)
+    async with fake_engines(engine), coordinator(engine, timeouts=timeouts) as running:
+        host, port = running.http.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        body = json.dumps(CHAT | {"stream": True}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n"
+        writer.write(head.encode() + b"\r\n" + body)
+        async with asyncio.timeout(4):
+            await engine.aborted.wait()
+        assert await running.inflight() == [0]
+        (record,) = await running.debug("/debug/decisions")
+        assert record["outcome"]["end"] == "aborted"
+        writer.transport.abort()
 
 
 async def test_headers_that_end_at_the_door() -> None:
