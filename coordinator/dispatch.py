@@ -5,7 +5,7 @@ service's word. Never called again once an engine has answered.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import aiohttp
 from multidict import CIMultiDict
@@ -18,6 +18,8 @@ from lineside.ids import EngineId
 
 KEEP_ALIVE_S = 4.0
 """Idle connections are let go before the engine does it: uvicorn closes them after 5 s."""
+
+RANK = "x-data-parallel-rank"
 
 HOP_BY_HOP = frozenset(
     {
@@ -41,7 +43,7 @@ _NOT_FORWARDED = HOP_BY_HOP | {
     "cookie",
     "expect",
     "host",
-    "x-data-parallel-rank",  # the decision's, not the client's
+    RANK,  # the decision's, not the client's
     "x-request-id",
     "x-vllm-priority",
 }
@@ -98,9 +100,9 @@ class Dispatcher:
         self._suspect = suspect
 
     async def send(
-        self, routed: Routed, path: str, headers: Mapping[str, str]
+        self, routed: Routed, path: str, headers: CIMultiDict[str]
     ) -> aiohttp.ClientResponse | Refusal:
-        """Return the first engine's answer, or why there is none."""
+        """Return the first engine's answer, or why there is none. Adds to `headers`."""
         while True:
             answer = await self._try(routed, path, headers)
             if not isinstance(answer, Attempt):
@@ -113,15 +115,18 @@ class Dispatcher:
                 return UpstreamBroken()
 
     async def _try(
-        self, routed: Routed, path: str, headers: Mapping[str, str]
+        self, routed: Routed, path: str, headers: CIMultiDict[str]
     ) -> aiohttp.ClientResponse | Attempt:
         engine = routed.engine
-        extra = {} if engine.rank is None else {"x-data-parallel-rank": str(engine.rank)}
+        if engine.rank is not None:
+            headers[RANK] = str(engine.rank)
+        else:
+            headers.pop(RANK, None)
         try:
             return await self._session.post(
                 engine.base_url + path,
                 data=routed.body,
-                headers={**headers, **extra},
+                headers=headers,
                 timeout=self._timeout,
                 allow_redirects=False,
             )
