@@ -128,6 +128,12 @@ class BlockPool:
     def in_use(self) -> int:
         return self.total - len(self._free)
 
+    def census(self) -> tuple[int, int, int]:
+        """Count the blocks afresh: in use, free with content, free and blank."""
+        held = sum(holders > 0 for holders in self._holders)
+        cached = sum(self._hashes[block] is not None for block in self._free)
+        return held, cached, len(self._free) - cached
+
     def content(self) -> dict[BlockHash, int]:
         """Return every cached hash with its number of copies, held or free."""
         return {block_hash: len(copies) for block_hash, copies in self._copies.items()}

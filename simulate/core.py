@@ -139,6 +139,7 @@ class Core:
         self.speeds = speeds
         self.pool = BlockPool(limits.blocks, limits.block_size)
         self.totals = Totals()
+        # No bound, as in the real engine: what comes too fast waits, and shows in the metrics.
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
 
