@@ -1,0 +1,204 @@
+"""This process's Prometheus metrics, made of the node's state whenever they are asked for.
+
+Nothing is counted here and nothing is kept, so a series ends with the engine, the server or the
+stream that it is of. Labels are engine ids, configured addresses and words from closed lists.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar, get_args
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from agent.node import Node
+from agent.scrape import Failure
+from agent.signals import Events, Gpu
+from lineside.clock import Clock
+from lineside.ids import NodeId
+
+F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
+
+LAG_S = 0.5
+
+
+class AgentMetrics(Collector):
+    """Registers itself; `lag_s` is written by `watch_lag`."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        name: NodeId,
+        node: Node,
+        streams: Callable[[], Mapping[str, bool]],
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._node = node
+        self._streams = streams
+        self._clock = clock
+        self.lag_s = 0.0
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything once."""
+        yield from self._of_engines()
+        yield from self._of_scrapes()
+        yield from self._of_gpus()
+        yield _gauge(
+            "lineside_agent_stream_up",
+            "Whether the stream to this coordinator is established.",
+            ["coordinator"],
+            (([address], float(up)) for address, up in self._streams().items()),
+        )
+        yield GaugeMetricFamily(
+            "lineside_agent_loop_lag_seconds",
+            "By how much the event loop was late at the last look.",
+            self.lag_s,
+        )
+
+    def _of_engines(self) -> Iterator[Metric]:
+        status = {engine: reading.worker.status() for engine, reading in self._node.engines.items()}
+        yield _gauge(
+            "lineside_agent_events_state",
+            "1 for the state that an engine's events are in.",
+            ["engine", "state"],
+            (
+                ([engine, state.value], float(state is now.events))
+                for engine, now in status.items()
+                for state in Events
+            ),
+        )
+        yield _gauge(
+            "lineside_agent_blocks_held",
+            "Cache blocks that an engine holds, copies counted.",
+            ["engine"],
+            (([engine], now.blocks) for engine, now in status.items()),
+        )
+        yield _gauge(
+            "lineside_agent_keys_reported",
+            "Block keys in an engine's digest.",
+            ["engine"],
+            (([engine], len(r.worker.log.held)) for engine, r in self._node.engines.items()),
+        )
+        yield _gauge(
+            "lineside_agent_silent_tokens",
+            "Uncached prompt tokens computed without a block announced; above 0: alarm.",
+            ["engine"],
+            (([engine], r.worker.silent_tokens) for engine, r in self._node.engines.items()),
+        )
+        for name, attribute, text in _COUNTERS:
+            yield _counter(
+                name,
+                text,
+                ["engine"],
+                (([engine], getattr(now, attribute)) for engine, now in status.items()),
+            )
+
+    def _of_scrapes(self) -> Iterator[Metric]:
+        now = self._clock.monotonic()
+        loads = {
+            engine: reading.load
+            for engine, reading in self._node.engines.items()
+            if reading.load is not None
+        }
+        yield _gauge(
+            "lineside_agent_scrape_age_seconds",
+            "Age of what is known of an engine's load; absent before the first scrape.",
+            ["engine"],
+            (([engine], now - load.at) for engine, load in loads.items()),
+        )
+        yield _gauge(
+            "lineside_agent_scrape_missing_series",
+            "Series that an engine's release should have and has not.",
+            ["engine"],
+            (([engine], len(load.value.missing)) for engine, load in loads.items()),
+        )
+        yield _counter(
+            "lineside_agent_scrape_failures",
+            "Scrapes of a server that brought no page.",
+            ["server", "reason"],
+            (
+                ([url, failure], server.failures[failure])
+                for url, server in self._node.servers.items()
+                for failure in get_args(Failure)
+            ),
+        )
+
+    def _of_gpus(self) -> Iterator[Metric]:
+        observed = self._node.gpus()
+        gpus = observed.value.gpus if observed else ()
+        yield _gauge(
+            "lineside_node_gpu_available",
+            "Whether NVML can be read on this node.",
+            ["node"],
+            [([self._name], float(bool(gpus)))] if observed else (),
+        )
+        for name, value, text in _GPU_GAUGES:
+            yield _gauge(
+                name,
+                text,
+                ["node", "gpu", "uuid"],
+                (
+                    ([self._name, str(gpu.index), gpu.uuid], number)
+                    for gpu in gpus
+                    if (number := value(gpu)) is not None
+                ),
+            )
+
+
+def _memory_ratio(gpu: Gpu) -> float | None:
+    if gpu.memory_used_bytes is None or not gpu.memory_total_bytes:
+        return None
+    return gpu.memory_used_bytes / gpu.memory_total_bytes
+
+
+_COUNTERS = (
+    ("lineside_agent_event_batches", "batches", "Event batches applied."),
+    ("lineside_agent_event_gaps", "gaps", "Gaps in an engine's event sequence, healed or not."),
+    ("lineside_agent_undecodable_events", "undecodable", "Messages and events not understood."),
+    ("lineside_agent_unmatched_removals", "unmatched_removals", "Removals of blocks not held."),
+)
+
+_GPU_GAUGES: tuple[tuple[str, Callable[[Gpu], float | None], str], ...] = (
+    (
+        "lineside_node_gpu_utilization_ratio",
+        lambda gpu: gpu.utilization,
+        "Share of the last sample period in which the GPU computed.",
+    ),
+    ("lineside_node_gpu_memory_ratio", _memory_ratio, "Share of memory in use."),
+    ("lineside_node_gpu_memory_used_bytes", lambda gpu: gpu.memory_used_bytes, "Memory in use."),
+    (
+        "lineside_node_gpu_memory_total_bytes",
+        lambda gpu: gpu.memory_total_bytes,
+        "Memory there is.",
+    ),
+    ("lineside_node_gpu_power_watts", lambda gpu: gpu.power_w, "Power drawn."),
+    ("lineside_node_gpu_temperature_celsius", lambda gpu: gpu.temperature_c, "Temperature."),
+)
+
+
+def _gauge(
+    name: str, text: str, labels: list[str], samples: Iterable[tuple[list[str], float]]
+) -> GaugeMetricFamily:
+    return _filled(GaugeMetricFamily(name, text, labels=labels), samples)
+
+
+def _counter(
+    name: str, text: str, labels: list[str], samples: Iterable[tuple[list[str], float]]
+) -> CounterMetricFamily:
+    return _filled(CounterMetricFamily(name, text, labels=labels), samples)
+
+
+def _filled(family: F, samples: Iterable[tuple[list[str], float]]) -> F:
+    for values, number in samples:
+        family.add_metric(values, number)
+    return family
+
+
+async def watch_lag(metrics: AgentMetrics, clock: Clock) -> None:
+    """Look again and again how late the loop wakes."""
+    while True:
+        due = clock.monotonic() + LAG_S
+        await clock.sleep(LAG_S)
+        metrics.lag_s = max(clock.monotonic() - due, 0.0)
