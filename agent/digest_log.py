@@ -23,7 +23,7 @@ from lineside.digest import (
 from lineside.ids import BlockKey, EngineId, Generation, Medium
 
 RING_KEYS = 32_768
-"""Keys in the ring, about 4 MB: over half a minute of an engine that prefills 30k tokens a second."""
+"""Keys in the ring, about 4 MB: half a minute of an engine that prefills 30k tokens a second."""
 
 RING_DELTAS = 4096
 """Deltas in the ring: 80 s at a flush every 20 ms."""

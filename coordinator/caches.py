@@ -1,0 +1,185 @@
+"""What every engine holds in its cache: feeds and indexes by engine group.
+
+Written by the ingest task alone; `overlap` and `stats` only read. Pure. It never compares keys of
+engines in different groups: a block key does not name the model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from coordinator.feed import Feed, Holding, Position, Reason, Stream
+from coordinator.index import GroupIndex, Slot
+from lineside.digest import Delta, SnapshotChunk
+from lineside.ids import BlockKey, EngineId, GroupId, Medium
+
+Overlap: TypeAlias = tuple[int, int, int]
+"""Leading units held in gpu; in gpu or cpu; in gpu, cpu or disk."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Engines with the same weights. While strides change, there is an index for each."""
+
+    indexes: dict[int, GroupIndex] = field(default_factory=dict)
+    holders: dict[int, dict[Slot, Holding]] = field(default_factory=dict)
+    """By stride: the holding that each visible slot belongs to."""
+
+    def index_for(self, stride: int) -> GroupIndex:
+        if stride not in self.indexes:
+            self.indexes[stride] = GroupIndex(stride)
+            self.holders[stride] = {}
+        return self.indexes[stride]
+
+
+class Caches:
+    """The caches of all engines that discovery knows."""
+
+    def __init__(self) -> None:
+        self.unknown = 0
+        """Messages about engines that are not known (any more)."""
+        self._groups: dict[GroupId, _Group] = {}
+        self._members: dict[EngineId, tuple[GroupId, Feed]] = {}
+
+    def overlap(self, group: GroupId, unit_keys: Sequence[BlockKey]) -> dict[EngineId, Overlap]:
+        """Return how many leading units of a prompt each engine holds; omit zeros.
+
+        Engines whose keys are hit points are omitted: they are not matched yet.
+        """
+        overlaps: dict[EngineId, Overlap] = {}
+        if (found := self._groups.get(group)) is None:
+            return overlaps
+        for stride, index in found.indexes.items():
+            depths = index.depths(unit_keys[stride - 1 :: stride])
+            holders = found.holders[stride]
+            for slot in depths:
+                holding = holders[slot]
+                if holding.engine not in overlaps:
+                    overlaps[holding.engine] = _cumulative(holding, depths)
+        return overlaps
+
+    def assign(self, groups: Mapping[EngineId, GroupId]) -> None:
+        """Follow discovery: forget engines that left or changed their group, welcome new ones."""
+        for engine, (group, _) in list(self._members.items()):
+            if groups.get(engine) != group:
+                self.forget(engine)
+        for engine, group in groups.items():
+            if engine not in self._members:
+                found = self._groups.setdefault(group, _Group())
+                self._members[engine] = group, Feed(engine, found.index_for)
+        self._drop_empty_groups()
+
+    def _drop_empty_groups(self) -> None:
+        """Drop groups that nobody is in, once sweeping has emptied them bit by bit."""
+        used = {group for group, _ in self._members.values()}
+        for name, group in list(self._groups.items()):
+            if name not in used and not any(index.entries for index in group.indexes.values()):
+                del self._groups[name]
+
+    def forget(self, engine: EngineId) -> None:
+        """Drop all that is known of an engine; messages about it are ignored from now on."""
+        if member := self._members.pop(engine, None):
+            group, feed = member
+            before = feed.visible
+            feed.clear()
+            self._note_visible(group, before, None)
+
+    def feed(self, engine: EngineId) -> Feed | None:
+        """Return an engine's feed, to read its state."""
+        member = self._members.get(engine)
+        return member[1] if member else None
+
+    def connect(self, engine: EngineId, stream: Stream) -> Position | None:
+        """Let a stream feed an engine; return what to resume from. `None`: no such engine."""
+        feed = self.feed(engine)
+        return feed.connect(stream) if feed else None
+
+    def disconnect(self, engine: EngineId, stream: Stream, now: float) -> None:
+        """Note that a stream was lost."""
+        if feed := self.feed(engine):
+            feed.disconnect(stream, now)
+
+    def apply(self, stream: Stream, message: SnapshotChunk | Delta) -> Reason | None:
+        """Apply a message; return why a snapshot has to be asked for, if it has to."""
+        member = self._members.get(message.engine)
+        if member is None:
+            self.unknown += 1
+            return None
+        group, feed = member
+        before = feed.visible
+        reason = feed.apply(stream, message)
+        self._note_visible(group, before, feed.visible)
+        return reason
+
+    def expire(self, now: float) -> None:
+        """Free what belongs to streams lost longer ago than their lease."""
+        for group, feed in self._members.values():
+            before = feed.visible
+            feed.expire(now)
+            self._note_visible(group, before, feed.visible)
+
+    def sweep_step(self) -> bool:
+        """Sweep one shard of one index; return False if nothing was left to sweep."""
+        return any(
+            index.sweep_step()
+            for group in self._groups.values()
+            for index in group.indexes.values()
+        )
+
+    def _note_visible(self, group: GroupId, before: Holding | None, after: Holding | None) -> None:
+        if before is after:
+            return
+        holders = self._groups[group].holders
+        if before is not None and before.matched:
+            for slot in before.slots:
+                del holders[before.stride][slot]
+        if after is not None and after.matched:
+            holders[after.stride].update(dict.fromkeys(after.slots, after))
+
+    def stats(self) -> dict[str, object]:
+        """Return counts and states, for people."""
+        return {
+            "groups": {
+                name: {
+                    "engines": sum(of == name for of, _ in self._members.values()),
+                    "indexes": [
+                        {"stride": stride, "keys": index.entries, "bytes": index.bytes_estimate}
+                        for stride, index in group.indexes.items()
+                    ],
+                }
+                for name, group in self._groups.items()
+            },
+            "engines": {
+                engine: {"group": group, **_feed_stats(feed)}
+                for engine, (group, feed) in self._members.items()
+            },
+            "unknown_engine": self.unknown,
+        }
+
+
+def _cumulative(holding: Holding, depths: Mapping[Slot, int]) -> Overlap:
+    units = [depths.get(slot, 0) * holding.stride for slot in holding.slots]
+    units += [units[-1]] * (len(Medium) - len(units))
+    return units[0], units[1], units[2]
+
+
+def _feed_stats(feed: Feed) -> dict[str, object]:
+    stats: dict[str, object] = {
+        "phase": feed.phase.value,
+        "diverged": feed.diverged,
+        "snapshots": feed.snapshots,
+        "deltas": feed.deltas,
+        "dropped": feed.dropped,
+        "resyncs": {reason.value: count for reason, count in feed.resyncs.items()},
+    }
+    if holding := feed.visible:
+        stats |= {
+            "generation": holding.generation,
+            "digest_seq": holding.digest_seq,
+            "keys": holding.count,
+            "media": len(holding.slots),
+            "stride": holding.stride,
+            "matched": holding.matched,
+            "reason": "" if holding.matched else "hit points are not matched yet",
+        }
+    return stats
