@@ -66,7 +66,12 @@ class Batch:
 
 
 class Undecodable(ValueError):
-    """A message of which nothing can be used. The text names the reason, never the content."""
+    """A message of which no event can be used. The text names the reason, never the content."""
+
+    def __init__(self, reason: str, seq: int | None = None) -> None:
+        super().__init__(reason)
+        self.seq = seq
+        """The message's sequence number, where that much can be read."""
 
 
 REPLAY_END = b"\xff" * 8
@@ -83,14 +88,15 @@ def decode(frames: Sequence[bytes]) -> Batch:
     number, payload = frames[-2], frames[-1]
     if len(number) != 8:
         raise Undecodable(f"a sequence number of {len(number)} bytes instead of 8")
+    seq = int.from_bytes(number, "big")
     try:
         wire = (_MAP_BATCH if _is_map(payload) else _ARRAY_BATCH).decode(payload)
     except _UNREADABLE:
-        raise Undecodable("the payload is not a batch of events") from None
+        raise Undecodable("the payload is not a batch of events", seq) from None
     read = [_event(raw) for raw in wire.events]
     events = tuple(event for event in read if event is not None)
     return Batch(
-        seq=int.from_bytes(number, "big"),
+        seq=seq,
         ts=wire.ts,
         rank=wire.data_parallel_rank,
         events=events,
@@ -108,7 +114,7 @@ def is_replay_end(frames: Sequence[bytes]) -> bool:
     return len(frames) >= 2 and frames[-2] == REPLAY_END
 
 
-# --- the wire: maps from 0.24 on, arrays before; an array has the fields in this order -------------
+# --- the wire: maps from 0.24 on, arrays before; an array has the fields in this order ------------
 
 
 class _Batch(msgspec.Struct, array_like=True):

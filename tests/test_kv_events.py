@@ -408,15 +408,18 @@ GOOD = msgspec.msgpack.encode([1.5, [], 0])
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"),
+    ("message", "reason", "seq"),
     [
-        pytest.param([], "0 frames instead of 2 or 3", id="no frames"),
-        pytest.param([GOOD], "1 frames instead of 2 or 3", id="one frame"),
+        pytest.param([], "0 frames instead of 2 or 3", None, id="no frames"),
+        pytest.param([GOOD], "1 frames instead of 2 or 3", None, id="one frame"),
         pytest.param(
-            [b"topic", b"\0", GOOD], "a sequence number of 1 bytes instead of 8", id="short number"
+            [b"topic", b"\0", GOOD],
+            "a sequence number of 1 bytes instead of 8",
+            None,
+            id="short number",
         ),
         *(
-            pytest.param([SEQ, payload], "the payload is not a batch of events", id=name)
+            pytest.param([SEQ, payload], "the payload is not a batch of events", 7, id=name)
             for name, payload in {
                 "empty payload": b"",
                 "cut short": GOOD[:-2],
@@ -432,11 +435,12 @@ GOOD = msgspec.msgpack.encode([1.5, [], 0])
     ],
 )
 def test_a_message_that_cannot_be_read_says_why_without_its_content(
-    message: list[bytes], reason: str
+    message: list[bytes], reason: str, seq: int | None
 ) -> None:
     with pytest.raises(Undecodable) as raised:
         decode(message)
-    assert (str(raised.value), raised.value.__cause__) == (reason, None)
+    error = raised.value
+    assert (str(error), error.seq, error.__cause__) == (reason, seq, None)
 
 
 @given(st.lists(st.binary(max_size=64), max_size=4))
