@@ -1,0 +1,9 @@
+"""What every subcommand module shares: the type of the place that it adds itself to."""
+
+import argparse
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    Subcommands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+else:  # generic at type-checking time only
+    Subcommands = argparse._SubParsersAction

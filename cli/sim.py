@@ -1,0 +1,31 @@
+"""`lineside sim engine`: one simulated vLLM engine."""
+
+import argparse
+import sys
+
+import simulate.config
+import simulate.main
+from cli.commands import Subcommands
+from lineside import logs
+
+
+def add_to(commands: Subcommands) -> None:
+    """Add the command; its options are the simulator's own."""
+    sim = commands.add_parser("sim", help="simulated parts, for trying things without a GPU")
+    parts = sim.add_subparsers(title="parts", dest="part", required=True)
+    engine = parts.add_parser(
+        "engine",
+        help="a simulated vLLM engine: real HTTP API, metrics and KV events, invented text",
+    )
+    simulate.config.add_arguments(engine)
+    engine.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        config = simulate.config.from_arguments(arguments)
+    except simulate.config.BadConfig as error:
+        print(f"lineside sim engine: {error}", file=sys.stderr)
+        return 2
+    logs.setup()
+    return simulate.main.run(config)

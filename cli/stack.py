@@ -1,0 +1,91 @@
+"""A coordinator and an agent for engines on this machine, as child processes."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from cli.children import Child, child
+
+NODE = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A running coordinator with its agent, and where to reach them."""
+
+    coordinator: Child
+    agent: Child
+
+    @property
+    def http(self) -> str:
+        """The gateway's base URL."""
+        return f"http://{self.coordinator.listening['http']}"
+
+    @property
+    def admin(self) -> str:
+        """The admin listener's base URL."""
+        return f"http://{self.coordinator.listening['admin']}"
+
+    async def engines(self, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
+        """Return what `/debug/engines` says."""
+        async with session.get(f"{self.admin}/debug/engines") as answer:
+            engines: list[dict[str, Any]] = await answer.json()
+            return engines
+
+    async def wait_fresh(
+        self, session: aiohttp.ClientSession, count: int, limit_s: float
+    ) -> list[dict[str, Any]]:
+        """Wait until `count` engines are fresh, at most `limit_s`; return all as they are then."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            engines = await self.engines(session)
+            fresh = sum(bool(engine["fresh"]) for engine in engines)
+            if fresh >= count or time.monotonic() > deadline:
+                return engines
+            await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def running(
+    engines: Sequence[dict[str, Any]],
+    *,
+    http: str = "127.0.0.1:0",
+    grpc: str = "127.0.0.1:0",
+    admin: str = "127.0.0.1:0",
+    store: str = "memory",
+    settings: dict[str, Any] | None = None,
+    logs: Path | None = None,
+) -> AsyncIterator[Stack]:
+    """Run a coordinator for these engines and an agent beside them. Raises `CouldNotRun`."""
+    token = secrets.token_hex(16)
+    coordinator = {
+        "engines": list(engines),
+        "http": http,
+        "grpc": grpc,
+        "admin": admin,
+        "store": store,
+        "node": NODE,
+        "agent_token": token,
+        "transport": "plaintext",
+        **(settings or {}),
+    }
+    log_of = (lambda name: logs / f"{name}.log") if logs else (lambda name: None)
+    async with child(
+        "the coordinator", "coordinator.main", config=coordinator, log=log_of("coordinator")
+    ) as first:
+        agent = {
+            "coordinators": [first.listening["grpc"]],
+            "node": NODE,
+            "token": token,
+            "transport": "plaintext",
+            "metrics": "127.0.0.1:0",
+        }
+        async with child("the agent", "agent.main", config=agent, log=log_of("agent")) as second:
+            yield Stack(first, second)

@@ -1,0 +1,227 @@
+"""`lineside up`: everything for the engines on this machine, until Ctrl-C."""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from rich.console import Console
+from rich.table import Table
+
+from cli.children import watch
+from cli.commands import Subcommands
+from cli.stack import Stack, running
+
+FIRST_LOOK_S = 10.0
+"""How long to wait for the engines before saying what is there."""
+
+ENGINE_KEYS = ("kv", "replay", "tokenizer", "rank", "topic")
+
+DESCRIPTION = """\
+Run a coordinator, its gateway and an agent for engines on this machine, until Ctrl-C.
+
+An engine is http://HOST:PORT, with options behind commas:
+  kv=tcp://HOST:PORT      where it publishes KV events (else asked of the engine, else port 5557)
+  replay=tcp://HOST:PORT  its replay socket (else asked of the engine, else port 5558)
+  tokenizer=DIR           directory with tokenizer.json (else the engine's /tokenize is used)
+  rank=N                  only this data-parallel rank
+  topic=TEXT              only events under this topic prefix"""
+
+
+class BadEngine(ValueError):
+    """An `--engine` that cannot be read; says why."""
+
+
+def add_to(commands: Subcommands) -> None:
+    """Add the command."""
+    command = commands.add_parser(
+        "up",
+        help="coordinator, gateway and agent for the engines on this machine",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "--engine", action="append", required=True, type=_engine, metavar="URL[,…]"
+    )
+    for name, port, text in (
+        ("http", 8080, "OpenAI-compatible gateway"),
+        ("grpc", 9002, "agents"),
+        ("admin", 9090, "health, metrics, debug endpoints"),
+    ):
+        command.add_argument(
+            f"--{name}",
+            default=f"127.0.0.1:{port}",
+            type=_address,
+            metavar="[HOST]:PORT",
+            help=f"{text} (default 127.0.0.1:{port})",
+        )
+    command.add_argument(
+        "--store",
+        default="memory",
+        type=_store,
+        metavar="sqlite:PATH",
+        help="keep state over restarts (default: memory)",
+    )
+    command.add_argument(
+        "--prefill-rate",
+        type=_positive,
+        metavar="TOKENS",
+        help="prompt tokens a second that one engine computes (default 20000)",
+    )
+    command.add_argument(
+        "--logs", type=Path, metavar="DIR", help="write logs there, a file a process"
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON object once it runs")
+    command.set_defaults(run=lambda arguments: asyncio.run(_up(arguments)))
+
+
+def _engine(text: str) -> dict[str, Any]:
+    try:
+        return parse_engine(text)
+    except BadEngine as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def parse_engine(text: str) -> dict[str, Any]:
+    """Read `URL[,key=value…]`. Raises `BadEngine`."""
+    url, *options = text.split(",")
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        raise BadEngine(f"`{url}` has no valid port") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadEngine(f"`{url}` is not an address: write http://HOST:PORT")
+    if parts.path.rstrip("/") or parts.query:
+        raise BadEngine(f"`{url}` has a path: name the server alone, http://HOST:PORT")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    engine: dict[str, Any] = {
+        "url": f"{parts.scheme}://{host}:{port or (443 if parts.scheme == 'https' else 80)}"
+    }
+    for option in options:
+        key, equals, value = option.partition("=")
+        if key not in ENGINE_KEYS or not equals or not value:
+            known = ", ".join(f"`{name}=`" for name in ENGINE_KEYS)
+            raise BadEngine(f"`{option}` is not an engine option: there are {known}")
+        engine[key] = _option(key, value)
+    return engine
+
+
+def _option(key: str, value: str) -> str | int:
+    if key == "rank":
+        if not value.isdigit():
+            raise BadEngine(f"rank `{value}` is not a number from 0")
+        return int(value)
+    if key == "tokenizer":
+        directory = Path(value).expanduser()
+        if not (directory / "tokenizer.json").is_file():
+            raise BadEngine(f"there is no tokenizer.json in `{value}`")
+        return str(directory.resolve())
+    if key in ("kv", "replay") and not value.startswith(("tcp://", "ipc://")):
+        raise BadEngine(
+            f"`{key}={value}` is not a ZMQ endpoint: write tcp://HOST:PORT or ipc://PATH"
+        )
+    return value
+
+
+def _address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"`{text}` is not an address: write HOST:PORT or :PORT")
+    return f"{host or '127.0.0.1'}:{port}"
+
+
+def _store(text: str) -> str:
+    if text != "memory" and not (text.startswith("sqlite:") and text != "sqlite:"):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a store: write memory or sqlite:PATH")
+    return text
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a positive number")
+    return value
+
+
+async def _up(arguments: argparse.Namespace) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    settings = {}
+    if arguments.prefill_rate:
+        settings["prefill_tokens_per_s"] = arguments.prefill_rate
+    if arguments.logs:
+        arguments.logs.mkdir(parents=True, exist_ok=True)
+    async with running(
+        arguments.engine,
+        http=arguments.http,
+        grpc=arguments.grpc,
+        admin=arguments.admin,
+        store=arguments.store,
+        settings=settings,
+        logs=arguments.logs,
+    ) as stack:
+        watching = asyncio.ensure_future(watch(stack.coordinator, stack.agent))
+        stopping = asyncio.ensure_future(stop.wait())
+        telling = asyncio.ensure_future(_tell(stack, len(arguments.engine), arguments.json))
+        try:
+            await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                await watching
+        finally:
+            for task in (watching, stopping, telling):
+                task.cancel()
+            await asyncio.gather(watching, stopping, telling, return_exceptions=True)
+    return 0
+
+
+async def _tell(stack: Stack, count: int, as_json: bool) -> None:
+    async with aiohttp.ClientSession() as session:
+        engines = await stack.wait_fresh(session, count, FIRST_LOOK_S)
+    if as_json:
+        where = {**stack.coordinator.listening, "agent": stack.agent.listening.get("metrics")}
+        print(json.dumps({"listening": where, "engines": engines}), flush=True)
+        return
+    console = Console(stderr=False, highlight=False)
+    console.print(_table(engines))
+    model = next((engine["model"] for engine in engines if engine["model"]), "MODEL")
+    console.print(
+        f"gateway  {stack.http}/v1   debug  {stack.admin}/debug/engines   Ctrl-C ends it\n"
+    )
+    console.print(
+        f"try: curl {stack.http}/v1/chat/completions -H 'content-type: application/json' \\\n"
+        f'  -d \'{{"model": "{model}", "max_tokens": 16,'
+        ' "messages": [{"role": "user", "content": "Hello"}]}\'',
+        soft_wrap=True,
+    )
+    sys.stdout.flush()
+
+
+def _table(engines: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("engine", "model", "version", "cache", "what to know"):
+        table.add_column(name, overflow="fold")
+    for engine in engines:
+        table.add_row(*_row(engine))
+    return table
+
+
+def _row(engine: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
+    return (
+        str(engine["id"]),
+        str(engine["model"] or "-"),
+        str(engine.get("version") or "-"),
+        str(engine.get("cache_state") or "-"),
+        str(engine.get("reason") or ""),
+    )

@@ -1,0 +1,130 @@
+"""The command line: what it reads, what it says about what it cannot read, exit codes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.board import Board, Summary, cached_share, ttft_p50_ms
+from cli.main import main, parser
+from cli.traffic import Sample
+from cli.up import BadEngine, parse_engine
+
+MODEL = Path(__file__).parent.parent / "simulate" / "model"
+
+
+@pytest.mark.parametrize(
+    ("text", "engine"),
+    [
+        pytest.param("http://h:8000", {"url": "http://h:8000"}, id="an address"),
+        pytest.param("http://h:8000/", {"url": "http://h:8000"}, id="a trailing slash"),
+        pytest.param("http://h", {"url": "http://h:80"}, id="no port"),
+        pytest.param("https://h", {"url": "https://h:443"}, id="https"),
+        pytest.param("http://[::1]:8000", {"url": "http://[::1]:8000"}, id="IPv6"),
+        pytest.param(
+            "http://h:8000,kv=tcp://h:1,replay=ipc:///r,rank=3,topic=kv@",
+            {
+                "url": "http://h:8000",
+                "kv": "tcp://h:1",
+                "replay": "ipc:///r",
+                "rank": 3,
+                "topic": "kv@",
+            },
+            id="options",
+        ),
+        pytest.param(
+            f"http://h:1,tokenizer={MODEL}",
+            {"url": "http://h:1", "tokenizer": str(MODEL.resolve())},
+            id="a tokenizer",
+        ),
+    ],
+)
+def test_an_engine_is_read(text: str, engine: dict[str, Any]) -> None:
+    assert parse_engine(text) == engine
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("127.0.0.1:8000", "write http://HOST:PORT", id="no scheme"),
+        pytest.param("http://h:99999", "no valid port", id="a port too high"),
+        pytest.param("http://h:1/v1", "has a path", id="a path"),
+        pytest.param("http://h:1,kv=5557", "is not a ZMQ endpoint", id="a bare port for events"),
+        pytest.param("http://h:1,kvs=tcp://h:1", "`kv=`", id="an unknown option"),
+        pytest.param("http://h:1,rank=x", "not a number", id="a rank that is no number"),
+        pytest.param("http://h:1,tokenizer=/nowhere", "no tokenizer.json", id="no tokenizer"),
+    ],
+)
+def test_what_cannot_be_read_is_explained(text: str, words: str) -> None:
+    with pytest.raises(BadEngine, match=words):
+        parse_engine(text)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        pytest.param([], id="no command"),
+        pytest.param(["fly"], id="an unknown command"),
+        pytest.param(["up"], id="up without an engine"),
+        pytest.param(["up", "--engine", "nonsense"], id="an engine that cannot be read"),
+        pytest.param(["up", "--engine", "http://h:1", "--http", "8080"], id="a bare port"),
+        pytest.param(["up", "--engine", "http://h:1", "--store", "redis:"], id="an unknown store"),
+        pytest.param(["demo", "--seconds", "0"], id="no seconds"),
+        pytest.param(["sim", "engine", "--port", "x"], id="a port that is no number"),
+    ],
+)
+def test_usage_errors_exit_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(argv)
+    assert exit.value.code == 2
+    assert "usage: lineside" in capsys.readouterr().err
+
+
+def test_an_engine_that_cannot_be_simulated_exits_with_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["sim", "engine", "--blocks", "2", "--max-model-len", "9999"]) == 2
+    assert "does not fit" in capsys.readouterr().err
+
+
+def test_help_fits_a_screen() -> None:
+    assert len(parser().format_help().splitlines()) <= 24
+
+
+def _sample(ttft_s: float | None, cached: int | None = 0, error: str = "") -> Sample:
+    return Sample("e", 0.0, ttft_s, 100, cached, error=error)
+
+
+def test_the_summary_counts_failures_and_leaves_them_out_of_the_median() -> None:
+    direct = [_sample(0.2), _sample(0.4), _sample(9.0, error="status 500")]
+    routed = [_sample(0.02, 90), _sample(0.04, 80)]
+    outcome = {"predicted_cached_tokens": 80, "cached_tokens": 90, "prompt_tokens": 100}
+    unknown = {"predicted_cached_tokens": None, "cached_tokens": 90, "prompt_tokens": 100}
+    summary = Summary(direct, routed, [{"outcome": outcome}, {"outcome": unknown}])
+    assert summary.to_json() == {
+        "requests": 5,
+        "failed": 1,
+        "ttft_p50_ms": {
+            "round_robin": pytest.approx(300.0),
+            "lineside": pytest.approx(30.0),
+        },
+        "cached_token_share": {"round_robin": 0.0, "lineside": 0.85},
+        "cached_token_prediction_error": 0.1,
+    }
+
+
+def test_what_no_engine_said_is_unknown_not_zero() -> None:
+    assert cached_share([_sample(0.1, None)]) is None
+    assert ttft_p50_ms([]) is None
+    assert Summary([], [], []).prediction_error is None
+
+
+def test_a_queue_is_what_waits_and_what_runs() -> None:
+    board = Board("title", ["e"], 1.0)
+    board.queue(
+        "e",
+        'vllm:num_requests_waiting{engine="0"} 2.0\n'
+        'vllm:num_requests_waiting_by_reason{engine="0"} 9.0\n'
+        'vllm:num_requests_running{engine="0"} 3.0\n',
+    )
+    assert board._queues == {"e": 5}
