@@ -1,118 +1,36 @@
 """The block pool of one simulated engine: who holds a block, what it caches, what is evicted.
 
-Written by the scheduler in `simulate.core` alone. Knows nothing of time, requests or sockets; what
-changes in the cache is left as events, in the order in which it happened. Pure.
+Written by `simulate.cache` alone. Knows nothing of time, requests or sockets; what changes in the
+cache is left as events, in the order in which it happened. Pure.
 
 Block 0 is reserved, as in vLLM. A block is *in use* (held by requests), *cached* (free, its content
 still matches) or *blank* (free, no content). A hash may live in several blocks: each is a copy of
 its own, stored and removed by its own event.
 """
 
-from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from hashlib import sha256
 from typing import NewType
 
+from simulate.content import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KvEvent
+from simulate.offload import CpuTier
+
 BlockId = NewType("BlockId", int)
-BlockHash = NewType("BlockHash", bytes)
-"""SHA-256 over parent, tokens and extra keys: opaque, equal on every engine for equal content."""
-
-_FIRST_PARENT = sha256(b"simulated engine: no parent").digest()
-
-
-@dataclass(frozen=True, slots=True)
-class Lora:
-    """An adapter: `number` is local to this server, `name` is not."""
-
-    number: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What separates equal tokens: the adapter for every block, the salt for the first one."""
-
-    lora: Lora | None = None
-    cache_salt: str | None = None
-
-    def extra_keys(self, block: int) -> list[str] | None:
-        """Return what an event says of the block at this position, from 0."""
-        keys = [self.lora.name] if self.lora else []
-        if block == 0 and self.cache_salt is not None:
-            keys.append(self.cache_salt)
-        return keys or None
-
-
-PLAIN = Scope()
-
-
-@dataclass(frozen=True, slots=True)
-class BlockStored:
-    """A run of consecutive full blocks of one prompt now has content."""
-
-    block_hashes: Sequence[BlockHash]
-    parent: BlockHash | None
-    token_ids: Sequence[int]
-    block_size: int
-    lora: Lora | None
-    extra_keys: Sequence[list[str] | None]
-    session_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRemoved:
-    """One copy of a block was evicted."""
-
-    block_hash: BlockHash
-
-
-@dataclass(frozen=True, slots=True)
-class AllBlocksCleared:
-    """The whole cache was emptied."""
-
-
-KvEvent = BlockStored | BlockRemoved | AllBlocksCleared
-
-
-class Chain:
-    """Block hashes of one growing token sequence; grows with it, never shrinks."""
-
-    def __init__(self, scope: Scope, block_size: int) -> None:
-        self.hashes: list[BlockHash] = []
-        self._scope = scope
-        self._block_size = block_size
-        self._lora = _field(scope.lora.name) if scope.lora else b""
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Hash the full blocks of `tokens` that are not hashed yet."""
-        size = self._block_size
-        start = len(self.hashes)
-        packed = array("I", tokens[start * size : len(tokens) // size * size]).tobytes()
-        parent: bytes = self.hashes[-1] if self.hashes else _FIRST_PARENT
-        for at in range(0, len(packed), size * 4):
-            extra = self._lora
-            if not self.hashes and self._scope.cache_salt is not None:
-                extra += _field(self._scope.cache_salt)
-            parent = sha256(parent + packed[at : at + size * 4] + extra).digest()
-            self.hashes.append(BlockHash(parent))
-
-
-def _field(value: str) -> bytes:
-    raw = value.encode()
-    return len(raw).to_bytes(4, "little") + raw
 
 
 class BlockPool:
-    """Blocks 1 … `total` of an engine that was given `blocks` blocks."""
+    """Blocks 1 … `total` of an engine that was given `blocks` blocks, shared by all KV groups."""
 
-    def __init__(self, blocks: int, block_size: int) -> None:
+    def __init__(
+        self, blocks: int, block_size: int, *, groups: int = 1, cpu_blocks: int = 0
+    ) -> None:
         self.block_size = block_size
         self.total = blocks - 1
+        self.cpu = CpuTier(cpu_blocks, block_size)
         self._holders = [0] * blocks
         self._hashes: list[BlockHash | None] = [None] * blocks
-        self._copies: dict[BlockHash, list[BlockId]] = {}
+        self._groups = bytearray(blocks)
+        self._copies: list[dict[BlockHash, list[BlockId]]] = [{} for _ in range(groups)]
         # Order of allocation: the front goes first. Blank blocks come before cached ones.
         self._free: OrderedDict[BlockId, None] = OrderedDict.fromkeys(
             map(BlockId, range(1, blocks))
@@ -134,20 +52,20 @@ class BlockPool:
         cached = sum(self._hashes[block] is not None for block in self._free)
         return held, cached, len(self._free) - cached
 
-    def content(self) -> dict[BlockHash, int]:
-        """Return every cached hash with its number of copies, held or free."""
-        return {block_hash: len(copies) for block_hash, copies in self._copies.items()}
+    def content(self, group: int = 0) -> dict[BlockHash, int]:
+        """Return every hash that a group has cached with its number of copies, held or free."""
+        return {block_hash: len(copies) for block_hash, copies in self._copies[group].items()}
 
     def take_events(self) -> list[KvEvent]:
         """Return what happened since the last call, in order."""
         events, self._events = self._events, []
         return events
 
-    def find(self, hashes: Sequence[BlockHash]) -> list[BlockId]:
+    def find(self, hashes: Iterable[BlockHash], group: int = 0) -> list[BlockId]:
         """Return a block for each leading hash that has content; hold nothing yet."""
         found = []
         for block_hash in hashes:
-            copies = self._copies.get(block_hash)
+            copies = self._copies[group].get(block_hash)
             if not copies:
                 break
             found.append(copies[0])
@@ -178,18 +96,21 @@ class BlockPool:
         block_hash = self._hashes[block]
         if block_hash is None:
             return
+        group = self._groups[block]
         self._hashes[block] = None
-        copies = self._copies[block_hash]
+        copies = self._copies[group][block_hash]
         copies.remove(block)
         if not copies:
-            del self._copies[block_hash]
-        self._events.append(BlockRemoved(block_hash))
+            del self._copies[group][block_hash]
+        self._events += self.cpu.keep(block_hash)
+        self._events.append(BlockRemoved(block_hash, group))
 
     def store(self, blocks: Sequence[BlockId], stored: BlockStored) -> None:
         """Give blocks that are held, and have no content yet, the content that `stored` names."""
         for block, block_hash in zip(blocks, stored.block_hashes, strict=True):
             self._hashes[block] = block_hash
-            self._copies.setdefault(block_hash, []).append(block)
+            self._groups[block] = stored.group
+            self._copies[stored.group].setdefault(block_hash, []).append(block)
         self._events.append(stored)
 
     def announce(self, stored: BlockStored) -> None:
@@ -214,6 +135,8 @@ class BlockPool:
         if self.in_use:
             return False
         self._hashes = [None] * len(self._hashes)
-        self._copies.clear()
+        for copies in self._copies:
+            copies.clear()
+        self.cpu.clear()
         self._events.append(AllBlocksCleared())
         return True

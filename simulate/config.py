@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from simulate.core import Limits, Speeds
+from simulate.publisher import Addresses
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -36,6 +37,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     replay_buffer_steps: Annotated[
         int, Meta(ge=1, description="batches kept for replay; the oldest falls out")
     ] = 10_000
+    kv_connect: Annotated[
+        str, Meta(description="let KV events connect to this endpoint instead of listening")
+    ] = ""
     byte_hashes: Annotated[
         bool, Meta(description="publish 32-byte block hashes, not 64-bit integers")
     ] = False
@@ -72,6 +76,20 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         _LIMITS.max_num_batched_tokens
     )
 
+    data_parallel_size: Annotated[
+        int,
+        Meta(ge=1, description="engines behind the one HTTP port; their event ports follow on"),
+    ] = 1
+    sliding_window: Annotated[
+        int, Meta(ge=0, description="tokens that half of the layers look back on; 0 for all")
+    ] = _LIMITS.sliding_window
+    offload_blocks: Annotated[
+        int, Meta(ge=0, description="evicted blocks that CPU memory has room for")
+    ] = _LIMITS.offload_blocks
+    faults: Annotated[
+        bool, Meta(description="serve /sim/faults, which makes this engine misbehave for tests")
+    ] = False
+
     base_step_s: Annotated[Seconds, Meta(description="seconds of a step")] = _SPEEDS.base_step_s
     prefill_s_per_token: Annotated[
         Seconds, Meta(description="seconds for each uncached prompt token")
@@ -88,7 +106,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def limits(self) -> Limits:
         """Return what the scheduler may fill."""
-        return Limits(self.blocks, self.block_size, self.max_num_seqs, self.max_num_batched_tokens)
+        return Limits(
+            self.blocks,
+            self.block_size,
+            self.max_num_seqs,
+            self.max_num_batched_tokens,
+            self.sliding_window,
+            self.offload_blocks,
+        )
 
     def speeds(self) -> Speeds:
         """Return what a step takes."""
@@ -100,6 +125,18 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             self.decode_s_per_context_token,
         )
 
+    def addresses(self, rank: int) -> Addresses:
+        """Return where a rank publishes: each next one on the next port, where ports are given.
+
+        Raises `BadConfig`.
+        """
+        return Addresses(
+            host=self.host,
+            port=self.kv_port and self.kv_port + rank,
+            replay_port=self.replay_port and self.replay_port + rank,
+            connect=_next_port(self.kv_connect, rank),
+        )
+
     def names(self) -> tuple[str, ...]:
         """Return the names of the base model; answers and metrics use the first."""
         return self.served_model_name or (self.model_name,)
@@ -107,17 +144,35 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 def check(config: Config) -> None:
     """Refuse what the types allow but no engine can run with. Raises `BadConfig`."""
-    room = (config.blocks - 1) * config.block_size
+    _check_room(config)
+    if config.sliding_window and config.offload_blocks:
+        raise BadConfig("--offload-blocks is not simulated together with --sliding-window")
+    config.addresses(config.data_parallel_size - 1)
+    names = [*config.names(), *config.lora]
+    if len(set(names)) < len(names):
+        raise BadConfig("every --served-model-name and --lora needs a name of its own")
+
+
+def _check_room(config: Config) -> None:
+    groups = 2 if config.sliding_window else 1
+    room = (config.blocks - 1) // groups * config.block_size
     if config.max_model_len > room:
-        needed = -(-config.max_model_len // config.block_size) + 1
+        needed = -(-config.max_model_len // config.block_size) * groups + 1
         raise BadConfig(
             f"one request of --max-model-len {config.max_model_len} does not fit into "
             f"--blocks {config.blocks} of {config.block_size} tokens; "
             f"give {needed} blocks, or a length of at most {room}"
         )
-    names = [*config.names(), *config.lora]
-    if len(set(names)) < len(names):
-        raise BadConfig("every --served-model-name and --lora needs a name of its own")
+
+
+def _next_port(endpoint: str, rank: int) -> str:
+    """Return a rank's endpoint to connect to; only TCP has ports to count on from."""
+    if not endpoint or not rank:
+        return endpoint
+    head, _, port = endpoint.rpartition(":")
+    if not head.startswith("tcp://") or not port.isdecimal():
+        raise BadConfig("--kv-connect for several ranks must be tcp://HOST:PORT")
+    return f"{head}:{int(port) + rank}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from simulate.blocks import PLAIN, BlockId, BlockPool, BlockStored, Chain, KvEvent, Scope
+from simulate.cache import NO_HITS, Held, Hits, PrefixCache
+from simulate.content import PLAIN, KvEvent, Scope
 
 FinishReason = Literal["stop", "length"]
 
@@ -27,6 +28,10 @@ class Limits:
     block_size: int = 16
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 8192
+    sliding_window: int = 0
+    """Tokens that half of the layers look back on; 0: all layers look back on everything."""
+    offload_blocks: int = 0
+    """Blocks that CPU memory has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +82,10 @@ class Request:
     """Prompt and what was generated so far."""
     computed: int = 0
     """Leading tokens whose keys and values are in blocks."""
-    blocks: list[BlockId] = field(default_factory=list)
-    announced: int = 0
-    """Leading blocks whose content is in the pool's cache."""
     cached_tokens: int | None = None
     """Tokens found in the cache at the first admission; `None` before it."""
     preemptions: int = 0
-    chain: Chain = field(init=False)
+    held: Held = field(init=False)
 
     @property
     def generated(self) -> int:
@@ -129,6 +131,9 @@ class Totals:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
+    offload_queries: int = 0
+    """Tokens that were not on the GPU and might have been on the CPU."""
+    offload_hits: int = 0
 
 
 class Core:
@@ -137,7 +142,12 @@ class Core:
     def __init__(self, limits: Limits, speeds: Speeds) -> None:
         self.limits = limits
         self.speeds = speeds
-        self.pool = BlockPool(limits.blocks, limits.block_size)
+        self.cache = PrefixCache(
+            limits.blocks,
+            limits.block_size,
+            window=limits.sliding_window,
+            cpu_blocks=limits.offload_blocks,
+        )
         self.totals = Totals()
         # No bound, as in the real engine: what comes too fast waits, and shows in the metrics.
         self._waiting: deque[Request] = deque()
@@ -154,7 +164,7 @@ class Core:
     @property
     def usage(self) -> float:
         """Share of the blocks in use by requests; cached ones count as free."""
-        return self.pool.in_use / self.pool.total
+        return self.cache.pool.in_use / self.cache.pool.total
 
     def add(self, request: Request) -> None:
         """Queue a new request.
@@ -162,8 +172,9 @@ class Core:
         Prompt and answer together must fit the pool, or it waits for ever: the caller checks.
         """
         request.tokens = list(request.prompt)
-        request.chain = Chain(request.scope, self.limits.block_size)
-        request.chain.extend(request.tokens)
+        request.held = self.cache.open(
+            request.tokens, request.scope, request.session_id, report_hits=request.report_hits
+        )
         self._waiting.append(request)
 
     def abort(self, request: Request) -> None:
@@ -173,7 +184,7 @@ class Core:
                 self._waiting.remove(request)
             case State.RUNNING:
                 self._running.remove(request)
-                self.pool.release(request.blocks)
+                self.cache.release(request.held)
             case State.DONE:
                 return
         request.state = State.DONE
@@ -182,7 +193,15 @@ class Core:
         """Empty the prefix cache; refuse while blocks are in use and may not be taken away."""
         while preempt_running and self._running:
             self._preempt(self._running.pop())
-        return self.pool.reset()
+        return self.cache.pool.reset()
+
+    def restart(self) -> None:
+        """Empty the cache as the end of the process would: no event tells of it.
+
+        Running requests begin again, as if their clients had asked once more.
+        """
+        self.reset(preempt_running=True)
+        self.cache.take_events()
 
     def begin(self) -> Step | None:
         """Schedule the next step; return `None` when there is nothing to compute."""
@@ -205,7 +224,7 @@ class Core:
             if request.computed == len(request.tokens):
                 emissions.append(self._emit(request))
         computed = sum(chunk.tokens for chunk in step.chunks)
-        return Outcome(self.pool.take_events(), emissions, computed)
+        return Outcome(self.cache.take_events(), emissions, computed)
 
     def _schedule_running(self, budget: int) -> tuple[list[Chunk], bool]:
         """Serve running requests oldest first; preempt the youngest ones when blocks run out."""
@@ -214,7 +233,7 @@ class Core:
         while len(chunks) < len(self._running) and budget:
             request = self._running[len(chunks)]
             tokens = min(len(request.tokens) - request.computed, budget)
-            while not self._allocate(request, tokens, []):
+            while not self._allocate(request, tokens):
                 victim = self._running.pop()
                 self._preempt(victim)
                 preempted = True
@@ -229,10 +248,8 @@ class Core:
         chunks = []
         while self._waiting and budget and len(self._running) < self.limits.max_num_seqs:
             request = self._waiting[0]
-            # One token at least is always computed: the last one's output is the next token.
-            usable = (len(request.tokens) - 1) // self.limits.block_size
-            hits = self.pool.find(request.chain.hashes[:usable])
-            request.computed = len(hits) * self.limits.block_size
+            hits = self.cache.find(request.held, len(request.tokens))
+            request.computed = (hits.depth + hits.loaded) * self.limits.block_size
             tokens = min(len(request.tokens) - request.computed, budget)
             if not self._allocate(request, tokens, hits):
                 request.computed = 0
@@ -240,44 +257,32 @@ class Core:
             self._waiting.popleft()
             self._running.append(request)
             request.state = State.RUNNING
-            self._count_hits(request)
+            self._count_hits(request, hits)
             chunks.append(Chunk(request, tokens, request.preemptions))
             budget -= tokens
         return chunks
 
-    def _count_hits(self, request: Request) -> None:
+    def _count_hits(self, request: Request, hits: Hits) -> None:
         """Count a first admission; recomputing after a preemption is no query."""
-        if request.cached_tokens is None:
-            request.cached_tokens = request.computed
-            self.totals.prefix_queries += len(request.prompt)
-            self.totals.prefix_hits += request.computed
-
-    def _allocate(self, request: Request, tokens: int, hits: list[BlockId]) -> bool:
-        """Give a request the blocks for its next `tokens` tokens, or change nothing."""
+        if request.cached_tokens is not None:
+            return
         size = self.limits.block_size
+        request.cached_tokens = request.computed
+        self.totals.prefix_queries += len(request.prompt)
+        self.totals.prefix_hits += hits.depth * size
+        if self.limits.offload_blocks:
+            self.totals.offload_queries += len(request.prompt) - hits.depth * size
+            self.totals.offload_hits += hits.loaded * size
+
+    def _allocate(self, request: Request, tokens: int, hits: Hits = NO_HITS) -> bool:
+        """Give a request the blocks for its next `tokens` tokens, or none."""
         end = request.computed + tokens
-        wanted = -(-end // size) - len(request.blocks) - len(hits)
-        if wanted > self.pool.free - self.pool.idle(hits):
-            return False
-        if hits:
-            self.pool.hold(hits)
-            request.blocks += hits
-            if request.report_hits:
-                self.pool.announce(_stored(request, 0, len(hits), size))
-            request.announced = len(hits)
-        request.blocks += self.pool.allocate(wanted)
-        full = end // size
-        if full > request.announced:
-            stored = _stored(request, request.announced, full, size)
-            self.pool.store(request.blocks[request.announced : full], stored)
-            request.announced = full
-        return True
+        return self.cache.grow(request.held, request.tokens, request.computed, end, hits)
 
     def _preempt(self, request: Request) -> None:
         """Put a request that just left the running set back to the front, to be recomputed."""
-        self.pool.release(request.blocks)
-        request.blocks = []
-        request.computed = request.announced = 0
+        self.cache.release(request.held)
+        request.computed = 0
         request.preemptions += 1
         request.state = State.WAITING
         self.totals.preemptions += 1
@@ -289,14 +294,14 @@ class Core:
         token = request.answer[generated]
         request.tokens.append(token)
         if len(request.tokens) % self.limits.block_size == 0:
-            request.chain.extend(request.tokens)
+            request.held.chain.extend(request.tokens)
         self.totals.generated_tokens += 1
         if not generated:
             self.totals.prompt_tokens += len(request.prompt)
         done = generated + 1 == len(request.answer)
         if done:
             self._running.remove(request)
-            self.pool.release(request.blocks)
+            self.cache.release(request.held)
             request.state = State.DONE
         return Emission(request, token, not generated, done)
 
@@ -306,16 +311,3 @@ class Core:
         if tokens == 1 and request.computed >= len(request.prompt):
             return self.speeds.decode(request.computed)
         return self.speeds.prefill(request.computed, tokens)
-
-
-def _stored(request: Request, start: int, end: int, size: int) -> BlockStored:
-    hashes = request.chain.hashes
-    return BlockStored(
-        block_hashes=hashes[start:end],
-        parent=hashes[start - 1] if start else None,
-        token_ids=request.tokens[start * size : end * size],
-        block_size=size,
-        lora=request.scope.lora,
-        extra_keys=[request.scope.extra_keys(block) for block in range(start, end)],
-        session_id=request.session_id,
-    )

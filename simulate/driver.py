@@ -1,4 +1,4 @@
-"""The engine in real time: runs the core's steps, publishes events, hands out tokens.
+"""One engine in real time: runs the core's steps, publishes events, hands out tokens.
 
 The only writer of the core while a server runs. Handlers open an exchange, read from it, and close
 it; all on one event loop.
@@ -11,11 +11,16 @@ from typing import NamedTuple
 
 from lineside.clock import Clock
 from simulate.core import Core, Emission, Outcome, Request, Step
-from simulate.events import Publisher
-from simulate.metrics import Metrics
+from simulate.faults import Faults, Freeze, Slow
+from simulate.metrics import RankMetrics
+from simulate.publisher import Publisher
 
 MAX_LAG_S = 0.02
 """How far steps may run late before the lost time is given up rather than caught up."""
+
+
+FROZEN_POLL_S = 0.01
+"""How often a frozen engine looks whether it still is."""
 
 
 class Token(NamedTuple):
@@ -92,13 +97,25 @@ class _Flow:
 
 
 class Driver:
-    """Runs one core. `run` is to live as long as the server."""
+    """Runs the core of one rank. `run` is to live as long as the server."""
 
-    def __init__(self, core: Core, publisher: Publisher, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self,
+        core: Core,
+        publisher: Publisher,
+        metrics: RankMetrics,
+        faults: Faults,
+        clock: Clock,
+        rank: int = 0,
+    ) -> None:
         self.core = core
-        self._publisher = publisher
+        self.publisher = publisher
+        self.rank = rank
         self._metrics = metrics
+        self._faults = faults
         self._clock = clock
+        self._awake = asyncio.Event()
+        self._awake.set()
         self._flows: dict[Request, _Flow] = {}
         self._work = asyncio.Event()
         self.open_exchanges = 0
@@ -120,10 +137,35 @@ class Driver:
             self._flows.pop(request, None)
             self.core.abort(request)
 
+    @property
+    def sleeping(self) -> bool:
+        return not self._awake.is_set()
+
+    def sleep(self, level: int) -> None:
+        """Stop stepping; from level 1 on the cache is gone, which the next step's events tell.
+
+        Running and new requests wait until `wake`.
+        """
+        if level:
+            self.core.reset(preempt_running=True)
+        self._awake.clear()
+        self._metrics.sleeps_at(level)
+
+    def wake(self) -> None:
+        """Step again."""
+        self._awake.set()
+        self._metrics.sleeps_at(None)
+
+    def restart(self) -> None:
+        """Be as after a restart, without one: empty, and numbering events from 0."""
+        self.core.restart()
+        self.publisher.restart()
+
     async def run(self) -> None:
         """Step while there is work; sleep while there is none."""
         due = self._clock.monotonic()
         while True:
+            await self._may_step()
             step = self.core.begin()
             if step is None:
                 self._work.clear()
@@ -133,6 +175,14 @@ class Driver:
             due = await self._wait(step, due)
             self._show(self.core.finish(step))
 
+    async def _may_step(self) -> None:
+        frozen = self._faults.active(Freeze, self.rank)
+        if frozen:
+            self._faults.count(frozen)
+        while self._faults.active(Freeze, self.rank):
+            await self._clock.sleep(FROZEN_POLL_S)
+        await self._awake.wait()
+
     async def _wait(self, step: Step, due: float) -> float:
         """Wait until a step that began at `due` is over; return that time.
 
@@ -140,13 +190,14 @@ class Driver:
         process's own work do not add up to a slower engine.
         """
         now = self._clock.monotonic()
-        due = max(due, now - MAX_LAG_S) + step.duration_s
+        slow = self._faults.strike(Slow, self.rank)
+        due = max(due, now - MAX_LAG_S) + step.duration_s * (slow.factor if slow else 1.0)
         await self._clock.sleep(max(0.0, due - now))
         return due
 
     def _show(self, outcome: Outcome) -> None:
         if outcome.events:
-            self._publisher.publish(self._clock.unix(), outcome.events)
+            self.publisher.publish(self._clock.unix(), outcome.events)
         self._metrics.step_tokens.observe(outcome.computed_tokens)
         now = self._clock.monotonic()
         for emission in outcome.emissions:

@@ -1,29 +1,18 @@
-"""KV events on the wire, as vLLM 0.32.0 sends them: encoding, PUB socket, replay over ROUTER.
+"""KV events as vLLM 0.32.0 encodes them: a step's events to the payload of one message. Pure."""
 
-The only place that imports zmq. `Publisher` is used from one event loop; it never blocks it: a
-subscriber that falls behind loses messages silently, and so does a reader of a long replay, because
-real engines do just that.
-"""
-
-import asyncio
-from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
-import zmq
-import zmq.asyncio
 
-from simulate.blocks import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KvEvent
-
-MEDIUM = "GPU"
-END_MARKER = b"\xff" * 8
-PUBLISHER_HWM = 100_000
-"""Messages kept for each subscriber; past that they are dropped."""
-
-
-class CannotBind(Exception):
-    """An address is taken or not ours."""
+from simulate.content import (
+    AllBlocksCleared,
+    BlockHash,
+    BlockOffloaded,
+    BlockRemoved,
+    BlockStored,
+    KvEvent,
+    Medium,
+)
 
 
 class _Stored(msgspec.Struct, tag="BlockStored", omit_defaults=True):
@@ -34,17 +23,18 @@ class _Stored(msgspec.Struct, tag="BlockStored", omit_defaults=True):
     token_ids: Sequence[int]
     block_size: int
     lora_id: int | None
-    medium: str
+    medium: Medium
     lora_name: str | None
     extra_keys: Sequence[list[str] | None] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
     session_id: str | None = None
 
 
 class _Removed(msgspec.Struct, tag="BlockRemoved", omit_defaults=True):
     block_hashes: list[int] | list[bytes]
-    medium: str
+    medium: Medium
     group_idx: int | None = None
 
 
@@ -70,93 +60,33 @@ class BatchEncoder:
     def _wire(self, event: KvEvent) -> _Stored | _Removed | _Cleared:
         match event:
             case BlockStored():
-                return _Stored(
-                    block_hashes=self._hashes(event.block_hashes),
-                    parent_block_hash=self._hashes([event.parent])[0] if event.parent else None,
-                    token_ids=event.token_ids,
-                    block_size=event.block_size,
-                    lora_id=event.lora.number if event.lora else None,
-                    medium=MEDIUM,
-                    lora_name=event.lora.name if event.lora else None,
-                    extra_keys=event.extra_keys,
-                    group_idx=0,
-                    kv_cache_spec_kind="full_attention",
-                    session_id=event.session_id,
-                )
-            case BlockRemoved(block_hash):
-                return _Removed(self._hashes([block_hash]), MEDIUM, group_idx=0)
+                return self._stored(event)
+            case BlockOffloaded(block_hash, block_size):
+                hashes = self._hashes([block_hash])
+                return _Stored(hashes, None, (), block_size, None, "CPU", None)
+            case BlockRemoved(block_hash, group, medium):
+                told = group if medium == "GPU" else None
+                return _Removed(self._hashes([block_hash]), medium, group_idx=told)
             case AllBlocksCleared():
                 return _Cleared()
+
+    def _stored(self, event: BlockStored) -> _Stored:
+        return _Stored(
+            block_hashes=self._hashes(event.block_hashes),
+            parent_block_hash=self._hashes([event.parent])[0] if event.parent else None,
+            token_ids=event.token_ids,
+            block_size=event.block_size,
+            lora_id=event.lora.number if event.lora else None,
+            medium="GPU",
+            lora_name=event.lora.name if event.lora else None,
+            extra_keys=event.extra_keys,
+            group_idx=event.group,
+            kv_cache_spec_kind="sliding_window" if event.window else "full_attention",
+            kv_cache_spec_sliding_window=event.window,
+            session_id=event.session_id,
+        )
 
     def _hashes(self, hashes: Sequence[BlockHash]) -> list[int] | list[bytes]:
         if self._byte_hashes:
             return list[bytes](hashes)
         return [int.from_bytes(block_hash[-8:], "big") for block_hash in hashes]
-
-
-class Publisher:
-    """One engine's event sockets. `publish` numbers batches from 0; `serve_replays` runs beside."""
-
-    def __init__(
-        self,
-        *,
-        host: str,
-        port: int,
-        replay_port: int,
-        topic: str,
-        buffer_steps: int,
-        encoder: BatchEncoder,
-    ) -> None:
-        """Bind both sockets; port 0 takes a free one. Raises `CannotBind`."""
-        self._topic = topic.encode()
-        self._encoder = encoder
-        self._next_seq = 0
-        # The oldest batch falls out: a replay that asks for it starts later, and nothing says so.
-        self._buffer: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
-        self._context = zmq.Context()
-        self._pub = self._context.socket(zmq.PUB)
-        self._pub.set_hwm(PUBLISHER_HWM)
-        # ZMQ's default send limit of 1,000 stays: it is what makes long replays lossy.
-        self._router = zmq.asyncio.Socket(self._context, zmq.ROUTER)
-        try:
-            self.endpoint = _bind(self._pub, host, port)
-            self.replay_endpoint = _bind(self._router, host, replay_port)
-        except zmq.ZMQError as error:
-            self.close()
-            raise CannotBind(f"cannot listen on {host}: {error}") from error
-
-    def publish(self, ts: float, events: Sequence[KvEvent]) -> None:
-        """Send one step's events, at least one, as one message."""
-        payload = self._encoder.encode(ts, events)
-        seq, self._next_seq = self._next_seq, self._next_seq + 1
-        self._buffer.append((seq, payload))
-        self._pub.send_multipart([self._topic, seq.to_bytes(8, "big"), payload], zmq.NOBLOCK)
-
-    async def serve_replays(self) -> None:
-        """Answer replay requests until cancelled; a request of another shape gets no answer."""
-        while True:
-            frames = await self._router.recv_multipart()
-            if len(frames) != 3 or len(frames[2]) != 8:
-                continue
-            await self._replay(frames[0], int.from_bytes(frames[2], "big"))
-
-    async def _replay(self, reader: bytes, start: int) -> None:
-        for sent, (seq, payload) in enumerate(list(self._buffer)):
-            if seq >= start:
-                number = seq.to_bytes(8, "big")
-                await self._router.send_multipart([reader, b"", self._topic, number, payload])
-            if sent % 256 == 255:
-                await asyncio.sleep(0)  # sends that need no wait do not let others run
-        await self._router.send_multipart([reader, b"", b"", END_MARKER, b""])
-
-    def close(self) -> None:
-        """Close both sockets and drop what is unsent."""
-        self._pub.close(linger=0)
-        self._router.close(linger=0)
-        self._context.term()
-
-
-def _bind(socket: zmq.Socket[Any], host: str, port: int) -> str:
-    socket.linger = 0
-    socket.bind(f"tcp://{host}:{port or '*'}")
-    return socket.getsockopt_string(zmq.LAST_ENDPOINT)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulate import replies, requests
-from simulate.blocks import Lora, Scope
 from simulate.config import Config
+from simulate.content import Lora, Scope
 from simulate.core import Request
 from simulate.driver import Token
 from simulate.replies import Choice, Envelope, JsonObject, Usage

@@ -1,10 +1,11 @@
-"""Builds and runs one simulated engine: `python -m simulate.main --port 0`.
+"""Builds and runs one simulated server: `python -m simulate.main --port 0`.
 
 Prints one line on standard output once it listens, and ends cleanly on SIGTERM or SIGINT.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import signal
 import sys
@@ -15,13 +16,18 @@ import uvloop
 from aiohttp import web
 
 from lineside import logs
-from lineside.clock import SystemClock
+from lineside.clock import Clock, SystemClock
 from simulate.config import BadConfig, Config, add_arguments, from_arguments
+from simulate.control import Control
 from simulate.core import Core
 from simulate.driver import Driver
-from simulate.events import BatchEncoder, CannotBind, Publisher
+from simulate.events import BatchEncoder
+from simulate.faults import Faults
 from simulate.generation import Generation
+from simulate.listener import Listener
 from simulate.metrics import Metrics
+from simulate.publisher import CannotBind, Publisher
+from simulate.ranks import Ranks
 from simulate.server import Server
 from simulate.tokens import Storyteller, Tokenizer
 
@@ -67,30 +73,41 @@ async def serve(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    publisher = Publisher(
-        host=config.host,
-        port=config.kv_port,
-        replay_port=config.replay_port,
+    clock = SystemClock()
+    faults = Faults(clock)
+    metrics = Metrics(config.names()[0], config.limits(), config.data_parallel_size)
+    with contextlib.ExitStack() as opened:
+        drivers = []
+        for rank in range(config.data_parallel_size):
+            publisher = _publisher(config, rank, faults, clock)
+            opened.callback(publisher.close)
+            core = Core(config.limits(), config.speeds())
+            drivers.append(Driver(core, publisher, metrics.ranks[rank], faults, clock, rank))
+        ranks = Ranks(drivers)
+        generation = Generation(config, tokenizer, storyteller)
+        control = Control(faults, ranks, clock)
+        server = Server(config, tokenizer, generation, ranks, metrics, faults, control)
+        await _run(config, server.app(), ranks, faults, clock, stop)
+
+
+def _publisher(config: Config, rank: int, faults: Faults, clock: Clock) -> Publisher:
+    return Publisher(
+        config.addresses(rank),
         topic=config.kv_topic,
         buffer_steps=config.replay_buffer_steps,
-        encoder=BatchEncoder(byte_hashes=config.byte_hashes),
+        encoder=BatchEncoder(byte_hashes=config.byte_hashes, rank=rank),
+        faults=faults,
+        clock=clock,
+        rank=rank,
     )
-    try:
-        metrics = Metrics(config.names()[0], config.limits())
-        core = Core(config.limits(), config.speeds())
-        driver = Driver(core, publisher, metrics, SystemClock())
-        generation = Generation(config, tokenizer, storyteller)
-        server = Server(config, tokenizer, generation, driver, publisher, metrics)
-        await _run(config, server.app(), driver, publisher, stop)
-    finally:
-        publisher.close()
 
 
 async def _run(
     config: Config,
     app: web.Application,
-    driver: Driver,
-    publisher: Publisher,
+    ranks: Ranks,
+    faults: Faults,
+    clock: Clock,
     stop: asyncio.Event,
 ) -> None:
     runner = web.AppRunner(
@@ -98,14 +115,16 @@ async def _run(
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, config.host, config.port)
-        await site.start()
+        listener = Listener(runner, config.host, config.port)
+        await listener.open()
         async with asyncio.TaskGroup() as tasks:
-            parts = [
-                tasks.create_task(driver.run(), name="steps"),
-                tasks.create_task(publisher.serve_replays(), name="replays"),
-            ]
-            _announce(runner, config, publisher)
+            parts = []
+            for driver in ranks.drivers:
+                parts.append(tasks.create_task(driver.run(), name="steps"))
+                parts.append(tasks.create_task(driver.publisher.serve(), name="events"))
+            if config.faults:
+                parts.append(tasks.create_task(listener.obey(faults, clock), name="listener"))
+            _announce(f"{config.host}:{listener.port}", ranks)
             await stop.wait()
             await runner.cleanup()
             for part in parts:
@@ -114,13 +133,15 @@ async def _run(
         await runner.cleanup()
 
 
-def _announce(runner: web.AppRunner, config: Config, publisher: Publisher) -> None:
-    port = runner.addresses[0][1]
-    listening = {
-        "http": f"{config.host}:{port}",
-        "events": publisher.endpoint,
-        "replay": publisher.replay_endpoint,
-    }
+def _announce(http: str, ranks: Ranks) -> None:
+    """Print where to reach the server: rank 0, and a list of all ranks if there are more."""
+    sockets = [
+        {"events": driver.publisher.endpoint, "replay": driver.publisher.replay_endpoint}
+        for driver in ranks.drivers
+    ]
+    listening: dict[str, object] = {"http": http, **sockets[0]}
+    if len(sockets) > 1:
+        listening["ranks"] = sockets
     sys.stdout.write(json.dumps({"listening": listening}) + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""HTTP side of one simulated engine: vLLM's routes, translated to the driver and back.
+"""HTTP side of a simulated server: vLLM's routes, translated to the drivers and back.
 
 Everything that can be refused is refused before a request reaches the core. A client that goes
 away has its requests aborted: its handler is cancelled, and the exchange closes on the way out.
@@ -6,51 +6,59 @@ away has its requests aborted: its handler is cancelled, and the exchange closes
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from lineside import logs
 from simulate import replies, requests
 from simulate.config import Config
-from simulate.driver import Driver, Exchange
-from simulate.events import PUBLISHER_HWM, Publisher
+from simulate.control import Control
+from simulate.driver import Exchange
+from simulate.faults import DieInAnswer, Faults
 from simulate.generation import Asked, Generation
 from simulate.metrics import CONTENT_TYPE, Metrics
+from simulate.publisher import PUBLISHER_HWM
+from simulate.ranks import Ranks
 from simulate.requests import Chat, Completion, Detokenize, Refused, Tokenize
 from simulate.tokens import Tokenizer
 
 MAX_BODY_BYTES = 64 << 20
 """A larger body is refused by the HTTP library, with status 413."""
 
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = logs.get("simulate.server")
 
 
 class Server:
-    """The routes of one engine."""
+    """The routes of one server."""
 
     def __init__(
         self,
         config: Config,
         tokenizer: Tokenizer,
         generation: Generation,
-        driver: Driver,
-        publisher: Publisher,
+        ranks: Ranks,
         metrics: Metrics,
+        faults: Faults,
+        control: Control,
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
         self._generation = generation
-        self._driver = driver
-        self._publisher = publisher
+        self._ranks = ranks
         self._metrics = metrics
+        self._faults = faults
+        self._control = control
         self._created = int(time.time())
 
     def app(self) -> web.Application:
         """Return the application."""
-        app = web.Application(middlewares=[_boundary], client_max_size=MAX_BODY_BYTES)
+        middlewares: list[Middleware] = [_boundary]
+        if self._config.faults:
+            middlewares.append(self._control.strike)
+        app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
         app.on_response_prepare.append(_dress)
         gets = {
             "/v1/models": self._models,
@@ -60,6 +68,7 @@ class Server:
             "/load": self._load,
             "/metrics": self._page,
             "/kv_event_sources": self._sources,
+            "/is_sleeping": self._is_sleeping,
         }
         posts = {
             "/v1/chat/completions": self._chat,
@@ -67,10 +76,14 @@ class Server:
             "/tokenize": self._tokenize,
             "/detokenize": self._detokenize,
             "/reset_prefix_cache": self._reset,
+            "/sleep": self._sleep,
+            "/wake_up": self._wake_up,
             "/ping": _empty,
         }
         app.router.add_routes([web.get(path, run, allow_head=False) for path, run in gets.items()])
         app.router.add_routes([web.post(path, run) for path, run in posts.items()])
+        if self._config.faults:
+            self._control.add_to(app)
         return app
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
@@ -82,10 +95,15 @@ class Server:
         return await self._answer(request, self._generation.completion(body, request.headers))
 
     async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
-        with self._driver.open(asked.requests) as exchange:
+        driver = self._ranks.choose(request.headers.get("X-data-parallel-rank"))
+        death = self._faults.strike(DieInAnswer)
+        with driver.open(asked.requests) as exchange:
             if asked.body.stream:
-                return await _stream(request, asked, exchange)
-            return _json(asked.reply(await exchange.all_tokens()))
+                return await _stream(request, asked, exchange, death)
+            reply = asked.reply(await exchange.all_tokens())
+        if death:
+            _hang_up(request)
+        return _json(reply)
 
     async def _tokenize(self, request: web.Request) -> web.StreamResponse:
         body = requests.parse(Tokenize, request.content_type, await request.read())
@@ -109,7 +127,7 @@ class Server:
 
     async def _reset(self, request: web.Request) -> web.StreamResponse:
         preempt = request.query.get("reset_running_requests", "").lower() in ("true", "1")
-        return _json({"success": self._driver.core.reset(preempt_running=preempt)})
+        return _json({"success": self._ranks.reset(preempt_running=preempt)})
 
     async def _models(self, _: web.Request) -> web.StreamResponse:
         names = self._config.names()
@@ -128,32 +146,60 @@ class Server:
         )
 
     async def _load(self, _: web.Request) -> web.StreamResponse:
-        return _json({"server_load": self._driver.open_exchanges})
+        return _json({"server_load": self._ranks.open_exchanges})
 
     async def _page(self, _: web.Request) -> web.StreamResponse:
-        body = self._metrics.render(self._driver.core)
+        body = self._metrics.render([driver.core for driver in self._ranks.drivers])
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
+    async def _sleep(self, request: web.Request) -> web.StreamResponse:
+        level = request.query.get("level", "1")
+        if level not in ("0", "1", "2"):
+            raise Refused(400, f"sleep level must be 0, 1 or 2, got {level}")
+        for driver in self._ranks.drivers:
+            driver.sleep(int(level))
+        return web.Response()
+
+    async def _wake_up(self, _: web.Request) -> web.StreamResponse:
+        for driver in self._ranks.drivers:
+            driver.wake()
+        return web.Response()
+
+    async def _is_sleeping(self, _: web.Request) -> web.StreamResponse:
+        return _json({"is_sleeping": self._ranks.sleeping})
+
     async def _sources(self, _: web.Request) -> web.StreamResponse:
-        source = {
-            "enable_kv_cache_events": True,
-            "publisher": "zmq",
-            "endpoint": self._publisher.endpoint,
-            "replay_endpoint": self._publisher.replay_endpoint,
+        common = {
             "buffer_steps": self._config.replay_buffer_steps,
             "hwm": PUBLISHER_HWM,
             "max_queue_size": PUBLISHER_HWM,
             "topic": self._config.kv_topic,
         }
-        return _json({"0": source})
+        return _json(
+            {
+                str(driver.rank): {
+                    "enable_kv_cache_events": True,
+                    "publisher": "zmq",
+                    "endpoint": driver.publisher.endpoint,
+                    "replay_endpoint": driver.publisher.replay_endpoint,
+                    **common,
+                }
+                for driver in self._ranks.drivers
+            }
+        )
 
 
-async def _stream(request: web.Request, asked: Asked, exchange: Exchange) -> web.StreamResponse:
+async def _stream(
+    request: web.Request, asked: Asked, exchange: Exchange, death: DieInAnswer | None
+) -> web.StreamResponse:
     """Send a stream; stop at once when the client is gone."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     # A write may meet the closed connection before this handler is cancelled.
     with contextlib.suppress(ConnectionResetError):
-        await _write(request, response, asked, exchange)
+        if death is None:
+            await _write(request, response, asked, exchange)
+        else:
+            await _write_until(death.after_chunks, request, response, asked, exchange)
     return response
 
 
@@ -161,14 +207,43 @@ async def _write(
     request: web.Request, response: web.StreamResponse, asked: Asked, exchange: Exchange
 ) -> None:
     """Send tokens as they come; several in one chunk when the client reads slowly."""
-    async for tokens in exchange.tokens():
-        chunks = list(asked.chunks(tokens, last=exchange.over))
+    async for chunks in _chunks(asked, exchange):
         if not response.prepared:
             await response.prepare(request)
-            chunks = asked.openings() + chunks
         await response.write(b"".join(map(replies.sse, chunks)))
     closing = asked.closing()
     await response.write_eof((replies.sse(closing) if closing else b"") + replies.DONE)
+
+
+async def _write_until(
+    count: int,
+    request: web.Request,
+    response: web.StreamResponse,
+    asked: Asked,
+    exchange: Exchange,
+) -> None:
+    """Send that many chunks at most, and never an end."""
+    async for chunks in _chunks(asked, exchange):
+        if not count:
+            break
+        if not response.prepared:
+            await response.prepare(request)
+        await response.write(b"".join(map(replies.sse, chunks[:count])))
+        count -= min(count, len(chunks))
+    _hang_up(request)
+
+
+async def _chunks(asked: Asked, exchange: Exchange) -> AsyncIterator[list[replies.JsonObject]]:
+    opening = asked.openings()
+    async for tokens in exchange.tokens():
+        yield [*opening, *asked.chunks(tokens, last=exchange.over)]
+        opening = []
+
+
+def _hang_up(request: web.Request) -> None:
+    """Close the connection as the end of the process would: after what was written, in mid-air."""
+    if request.transport is not None:
+        request.transport.close()
 
 
 def _json(body: Any, status: int = 200) -> web.Response:
@@ -191,7 +266,7 @@ async def _dress(_: web.Request, response: web.StreamResponse) -> None:
 
 
 @web.middleware
-async def _boundary(request: web.Request, handler: _Handler) -> web.StreamResponse:
+async def _boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer refusals and unknown routes in the engine's shapes."""
     try:
         return await handler(request)

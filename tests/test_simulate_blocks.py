@@ -1,10 +1,9 @@
 """The simulated block pool: order of eviction, copies, what is never evicted."""
 
-from simulate.blocks import (
+from simulate.blocks import BlockId, BlockPool
+from simulate.content import (
     PLAIN,
     AllBlocksCleared,
-    BlockId,
-    BlockPool,
     BlockRemoved,
     BlockStored,
     Chain,

@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 import simulate
-from simulate.blocks import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, Scope
+from simulate.content import (
+    AllBlocksCleared,
+    BlockOffloaded,
+    BlockRemoved,
+    BlockStored,
+    KvEvent,
+    Scope,
+)
 from simulate.core import Core, Limits, Request, Speeds
 from simulate.tokens import Tokenizer
 from tests.captures import ids, rows
@@ -73,13 +80,15 @@ def simulated(messages: list[list[KvEvent]], naming: Naming) -> list[list[Named]
     def named(event: KvEvent) -> Named:
         match event:
             case BlockStored():
-                extra, parent = event.extra_keys, event.parent
+                extra, parent = event.extra_keys or [], event.parent
                 given = naming.stored(event.block_hashes, parent, event.token_ids, extra)
                 return (*given, event.session_id)
             case BlockRemoved(block_hash):
                 return naming.removed(block_hash)
             case AllBlocksCleared():
                 return ("AllBlocksCleared",)
+            case BlockOffloaded():
+                raise AssertionError("this engine has no CPU tier")
 
     return [[named(event) for event in message] for message in messages]
 

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from simulate.blocks import (
+from simulate.content import (
     AllBlocksCleared,
     BlockHash,
     BlockRemoved,
@@ -93,7 +93,7 @@ def test_the_first_token_comes_with_the_end_of_the_prefill() -> None:
     assert (first.first, first.done, one.generated) == (True, False, 1)
     (last,) = step(engine)[1].emissions
     assert (last.first, last.done, one.state) == (False, True, State.DONE)
-    assert engine.pool.in_use == 0
+    assert engine.cache.pool.in_use == 0
 
 
 def test_decodes_come_before_prefill_and_prefill_gets_what_is_left_of_the_step() -> None:
@@ -149,7 +149,7 @@ def test_equal_requests_of_one_step_share_blocks() -> None:
     add(engine, one, other)
     begun = engine.begin()
     assert chunks(begun) == [9, 1]
-    assert engine.pool.in_use == 4
+    assert engine.cache.pool.in_use == 4
 
 
 def test_decoding_announces_each_block_as_it_fills() -> None:
@@ -168,7 +168,7 @@ def test_the_youngest_is_preempted_and_recomputed_from_what_is_left_in_the_cache
     add(engine, old, young)
     step(engine)
     step(engine)
-    assert (old.state, young.state, engine.pool.in_use) == (State.RUNNING, State.RUNNING, 4)
+    assert (old.state, young.state, engine.cache.pool.in_use) == (State.RUNNING, State.RUNNING, 4)
     step(engine)
     assert (young.state, young.preemptions, engine.waiting) == (State.WAITING, 1, 1)
     drain(engine)
@@ -189,7 +189,7 @@ def test_an_aborted_request_frees_its_blocks_and_says_nothing_more() -> None:
     engine.abort(waiting)
     assert begun is not None
     outcome = engine.finish(begun)
-    assert (outcome.emissions, engine.pool.in_use, engine.begin()) == ([], 0, None)
+    assert (outcome.emissions, engine.cache.pool.in_use, engine.begin()) == ([], 0, None)
     engine.abort(running)
     assert len(outcome.events) == 1  # its blocks stay cached
 
@@ -273,12 +273,12 @@ class Engine(RuleBasedStateMachine):
 
     @rule(preempt=st.booleans())
     def reset(self, preempt: bool) -> None:
-        free = self.core.pool.in_use == 0
+        free = self.core.cache.pool.in_use == 0
         assert self.core.reset(preempt_running=preempt) == (free or preempt)
 
     @invariant()
     def accounts_add_up(self) -> None:
-        pool = self.core.pool
+        pool = self.core.cache.pool
         in_use, cached, blank = pool.census()
         assert in_use + cached + blank == pool.total == BLOCKS - 1
         assert (in_use, cached + blank) == (pool.in_use, pool.free)
@@ -294,14 +294,14 @@ class Engine(RuleBasedStateMachine):
                     assert self.counted[block_hash] >= 0
                 case AllBlocksCleared():
                     self.counted.clear()
-        assert +self.counted == Counter(self.core.pool.content())
+        assert +self.counted == Counter(self.core.cache.pool.content())
 
     def teardown(self) -> None:
         while self.begun or (begun := self.core.begin()):
             self._see(self.core.finish(self.begun or begun).events)
             self.begun = None
         assert all(one.state is State.DONE for one in self.requests)
-        assert self.core.pool.in_use == 0
+        assert self.core.cache.pool.in_use == 0
 
 
 Engine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from simulate.blocks import (
+from simulate.content import (
     AllBlocksCleared,
     BlockHash,
     BlockRemoved,

@@ -10,8 +10,11 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from simulate.blocks import BlockHash, BlockStored
-from simulate.events import END_MARKER, BatchEncoder, Publisher
+from lineside.clock import SystemClock
+from simulate.content import BlockHash, BlockStored
+from simulate.events import BatchEncoder
+from simulate.faults import Faults
+from simulate.publisher import END_MARKER, Addresses, Publisher
 from tests.captures import ids
 from tests.simulated import LIMIT_S, TOPIC, complete, engine, post
 
@@ -102,18 +105,18 @@ async def heard(http: str, live: zmq.asyncio.Socket) -> list[int]:
 
 async def test_a_stalled_reader_of_a_long_replay_loses_messages_silently() -> None:
     publisher = Publisher(
-        host="127.0.0.1",
-        port=0,
-        replay_port=0,
+        Addresses(host="127.0.0.1"),
         topic="",
         buffer_steps=4000,
         encoder=BatchEncoder(),
+        faults=Faults(SystemClock()),
+        clock=SystemClock(),
     )
     tokens = [1] * 4096
     event = BlockStored([BlockHash(bytes(32))], None, tokens, 4096, None, [None], None)
     for _ in range(4001):
         publisher.publish(1.0, [event])
-    serving = asyncio.create_task(publisher.serve_replays())
+    serving = asyncio.create_task(publisher.serve())
     with opened(zmq.DEALER, publisher.replay_endpoint, rcvhwm=10, rcvbuf=8192) as reader:
         await reader.send_multipart([b"", bytes(8)])
         await asyncio.sleep(1.0)  # the reader stalls, while the engine sends all it has
