@@ -136,6 +136,11 @@ class Caches:
         if after is not None and after.matched:
             holders[after.stride].update(dict.fromkeys(after.slots, after))
 
+    def size(self) -> tuple[int, int]:
+        """Return the keys and the estimated bytes of all indexes."""
+        indexes = [i for group in self._groups.values() for i in group.indexes.values()]
+        return sum(i.entries for i in indexes), sum(i.bytes_estimate for i in indexes)
+
     def stats(self) -> dict[str, object]:
         """Return counts and states, for people."""
         return {

@@ -83,6 +83,11 @@ class Holding:
         self.checksum = 0
         self._index = index
 
+    @property
+    def position(self) -> Position:
+        """What has been applied."""
+        return Position(self.generation, self.digest_seq)
+
     def add(self, keys: Sequence[Held]) -> bool:
         """Add keys of the snapshot; return whether each was new and in a medium in use."""
         self.count += len(keys)
@@ -162,7 +167,7 @@ class Feed:
             self._snapshot_asked = True
             return NOTHING
         self._snapshot_asked = False
-        return Position(self.visible.generation, self.visible.digest_seq)
+        return self.visible.position
 
     def disconnect(self, stream: Stream, now: float) -> None:
         """Note that a stream was lost: what is visible stays for `LEASE_S`."""

@@ -1,0 +1,300 @@
+"""One coordinator's stream: digests, status, load and GPUs up; what to read down.
+
+Reads the latest of everything from the hub and keeps no queue: a coordinator that reads slowly gets
+newer values later, and one snapshot instead of deltas that ran away. It reconnects for ever.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator, Mapping
+from typing import Protocol, TypeAlias
+
+import grpc
+
+from agent import wire
+from agent.assignment import Assigned, Scheme
+from agent.digest_log import Cursor, DigestLog
+from agent.signals import Events, Load, NodeGpus, Observed, Status
+from lineside import hashing, logs
+from lineside.clock import Clock
+from lineside.digest import PROTOCOL_MAX, PROTOCOL_MIN
+from lineside.ids import EngineId, Generation, NodeId
+from lineside.v1 import agents_pb2 as pb
+from lineside.v1 import agents_pb2_grpc as rpc
+
+HELLO_S = 10.0
+"""For the coordinator's first message; connecting is part of it."""
+
+HEARTBEAT_S = 0.5
+"""Between two reports on an engine whose state does not change."""
+
+BACKOFF_S = 0.2
+BACKOFF_MAX_S = 5.0
+STEADY_S = 10.0
+"""A stream that lasted this long starts the waiting anew when it ends."""
+
+REASON_CHARS = 200
+"""Of a coordinator's words in our logs."""
+
+OPTIONS = [
+    ("grpc.keepalive_time_ms", 10_000),  # a peer that vanished is noticed within 15 s
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # the waiting between two tries is ours alone
+    ("grpc.enable_http_proxy", 0),
+]
+
+REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION)
+"""Nothing changes until a person does something."""
+
+log = logs.get("agent.report")
+
+Call: TypeAlias = "grpc.aio.StreamStreamCall[pb.AgentMessage, pb.CoordinatorMessage]"
+
+
+class Hub(Protocol):
+    """What the agent knows. Latest values only; `subscribe` is asked once per reporter."""
+
+    def adopt(self, scheme: Scheme, assigned: Assigned) -> None:
+        """Read what a connected coordinator assigns."""
+        ...
+
+    def release(self, coordinator: str) -> None:
+        """Note that a coordinator's stream ended."""
+        ...
+
+    def log(self, engine: EngineId) -> DigestLog | None:
+        """Return an engine's digest log; `None`: it is not read (yet)."""
+        ...
+
+    def statuses(self) -> Mapping[EngineId, Observed[Status]]:
+        """Return the status of each engine."""
+        ...
+
+    def loads(self) -> Mapping[EngineId, Observed[Load]]:
+        """Return the last load of each engine that has one."""
+        ...
+
+    def gpus(self) -> Observed[NodeGpus] | None:
+        """Return the node's GPUs, once read."""
+        ...
+
+    def subscribe(self) -> asyncio.Event:
+        """Return an event that is set after each flush and each new value; the caller clears it."""
+        ...
+
+
+class _Unfit(Exception):
+    """This agent and the coordinator cannot work together. Says which one to change."""
+
+
+class Reporter:
+    """Keeps one stream to one coordinator. `life` is new at each start of the agent."""
+
+    def __init__(
+        self,
+        address: str,
+        node: NodeId,
+        life: str,
+        token: str,
+        hub: Hub,
+        clock: Clock,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.connected = False
+        self.acked: dict[EngineId, tuple[Generation, int]] = {}
+        """What the coordinator has applied of each engine, by its last word."""
+        self._address = address
+        self._node = node
+        self._life = life
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._hub = hub
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._connection = 0
+        self._state = ""
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        changed = self._hub.subscribe()
+        backoff_s = BACKOFF_S
+        while True:
+            began_at = self._clock.monotonic()
+            self._connection += 1
+            await self._try(changed)
+            if self._clock.monotonic() - began_at >= STEADY_S:
+                backoff_s = BACKOFF_S
+            await self._clock.sleep(backoff_s * self._rng.uniform(0.5, 1.0))
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    async def _try(self, changed: asyncio.Event) -> None:
+        """Keep one stream for as long as it lasts, and note how it ended."""
+        event, reason = "stream lost", "the coordinator ended it"
+        async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:
+            stub = rpc.AgentsStub(channel)  # type: ignore[no-untyped-call]
+            call: Call = stub.Connect(metadata=self._metadata)
+            try:
+                await self._talk(call, changed)
+            except* _Unfit as errors:
+                event, reason = "coordinator refused", str(errors.exceptions[0])
+            except* TimeoutError:
+                reason = f"no hello within {HELLO_S:.0f} s"
+            except* grpc.aio.AioRpcError as errors:
+                event, reason = _told(errors)
+            except* asyncio.InvalidStateError:
+                pass  # written to after its end, which the reader hears of too
+            finally:
+                self.connected = False
+                call.cancel()
+        self._note(event, reason)
+
+    async def _talk(self, call: Call, changed: asyncio.Event) -> None:
+        async with asyncio.timeout(HELLO_S):
+            await call.write(wire.hello(self._node, self._life, self._connection))
+            hello = _expect_hello(await call.read())
+        scheme = _fitting(hello)
+        self.connected = True
+        self._note("connected", hello.coordinator)
+        stream = _Stream(self._hub, hello.coordinator, scheme, self.acked)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(self._send(call, stream, changed))
+                while isinstance(message := await call.read(), pb.CoordinatorMessage):
+                    stream.hear(message)
+                    changed.set()
+                sending.cancel()
+        finally:
+            self._hub.release(hello.coordinator)
+
+    async def _send(self, call: Call, stream: "_Stream", changed: asyncio.Event) -> None:
+        """Send whatever is due at every change, and heartbeats in between."""
+        while True:
+            changed.clear()
+            while due := list(stream.due(self._clock.monotonic())):
+                for message in due:
+                    await call.write(message)  # waits while the coordinator does not read
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await changed.wait()
+            except TimeoutError:
+                pass
+
+    def _note(self, event: str, reason: str) -> None:
+        """Log a change of state once, however often it is tried again."""
+        state = f"{event}: {reason}"
+        if state != self._state:
+            say = log.info if event == "connected" else log.warning
+            say(event, coordinator=self._address, reason=reason)
+        self._state = state
+
+
+def _told(errors: BaseExceptionGroup[grpc.aio.AioRpcError]) -> tuple[str, str]:
+    """Return what ended a stream. When both directions failed, one may only know of the other."""
+    told = [error for error in errors.exceptions if isinstance(error, grpc.aio.AioRpcError)]
+    told.sort(key=lambda error: error.code() is grpc.StatusCode.CANCELLED)
+    code, text = told[0].code(), (told[0].details() or "")[:REASON_CHARS]
+    refused = code in REFUSALS
+    return "coordinator refuses this agent" if refused else "stream lost", f"{code.name}: {text}"
+
+
+def _expect_hello(message: object) -> pb.CoordinatorHello:
+    if not isinstance(message, pb.CoordinatorMessage) or message.WhichOneof("body") != "hello":
+        raise _Unfit("the coordinator did not begin with a hello")
+    return message.hello
+
+
+def _fitting(hello: pb.CoordinatorHello) -> Scheme:
+    """Return the coordinator's key scheme. Raises `_Unfit` where this agent cannot follow it."""
+    if not PROTOCOL_MIN <= hello.protocol <= PROTOCOL_MAX:
+        raise _Unfit(f"the coordinator answers in protocol {hello.protocol}, unknown to this agent")
+    scheme = wire.scheme(hello)
+    if (scheme.unit, scheme.hash) != (hashing.UNIT, hashing.HASH):
+        raise _Unfit(
+            f"the coordinator makes keys by `{scheme.hash[:20]}` over {scheme.unit} tokens, this"
+            f" agent by `{hashing.HASH}` over {hashing.UNIT}: upgrade the older of the two"
+        )
+    return scheme
+
+
+class _Stream:
+    """What one stream has sent and has to send. No I/O."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        coordinator: str,
+        scheme: Scheme,
+        acked: dict[EngineId, tuple[Generation, int]],
+    ) -> None:
+        self._hub = hub
+        self._coordinator = coordinator
+        self._scheme = scheme
+        self._acked = acked
+        self._positions: dict[EngineId, tuple[Generation, int]] = {}
+        self._cursors: dict[EngineId, Cursor] = {}
+        self._states: dict[EngineId, tuple[Events, str, int]] = {}
+        self._status_at: dict[EngineId, float] = {}
+        self._load_seen_at: dict[EngineId, float] = {}
+        self._gpus_seen_at: float | None = None
+
+    def hear(self, message: pb.CoordinatorMessage) -> None:
+        """Take in one message; what only a newer coordinator says is ignored."""
+        match message.WhichOneof("body"):
+            case "assignment":
+                assigned = wire.assigned(self._coordinator, message.assignment)
+                self._keep({engine.id for engine in assigned.engines})
+                self._hub.adopt(self._scheme, assigned)
+            case "resume":
+                engine = EngineId(message.resume.engine)
+                generation = Generation(message.resume.generation)
+                self._positions[engine] = generation, message.resume.digest_seq
+                self._cursors.pop(engine, None)
+            case "resync":
+                if cursor := self._cursors.get(EngineId(message.resync.engine)):
+                    cursor.resync()
+            case "ack":
+                ack = message.ack
+                self._acked[EngineId(ack.engine)] = Generation(ack.generation), ack.digest_seq
+
+    def _keep(self, engines: set[EngineId]) -> None:
+        """Forget engines that are no longer assigned."""
+        for memory in (
+            self._acked,
+            self._positions,
+            self._cursors,
+            self._states,
+            self._status_at,
+            self._load_seen_at,
+        ):
+            for engine in [engine for engine in memory if engine not in engines]:
+                del memory[engine]
+
+    def due(self, now: float) -> Iterator[pb.AgentMessage]:
+        """Yield what is due: all signals, and one part of each engine's digest."""
+        yield from self._due_signals(now)
+        for engine, (generation, digest_seq) in self._positions.items():
+            digest_log = self._hub.log(engine)
+            if digest_log is None:
+                continue
+            cursor = self._cursors.get(engine)
+            if cursor is None or cursor.log is not digest_log:
+                cursor = self._cursors[engine] = digest_log.resume(generation, digest_seq)
+            if part := cursor.next():
+                yield wire.digest(part)
+
+    def _due_signals(self, now: float) -> Iterator[pb.AgentMessage]:
+        for engine, status in self._hub.statuses().items():
+            value = status.value
+            state = (value.events, value.reason, value.block_size)
+            is_due = now - self._status_at.get(engine, float("-inf")) >= HEARTBEAT_S
+            if is_due or state != self._states.get(engine):
+                self._states[engine], self._status_at[engine] = state, now
+                yield wire.status(engine, status, now)
+        for engine, load in self._hub.loads().items():
+            if load.at != self._load_seen_at.get(engine):
+                self._load_seen_at[engine] = load.at
+                yield wire.load(engine, load, now)
+        gpus = self._hub.gpus()
+        if gpus is not None and gpus.at != self._gpus_seen_at:
+            self._gpus_seen_at = gpus.at
+            yield wire.gpus(gpus, now)

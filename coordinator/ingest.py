@@ -1,0 +1,393 @@
+"""The agents' streams: handshake, order, bounds; one writer applies what they say.
+
+Everything that agents report enters here and nowhere else. Generated types stop here. No stream
+writes anything itself: all go through one queue to one task, which never waits between taking a
+message and applying it. A stream that was replaced, or an engine that was removed, writes nothing.
+"""
+
+import asyncio
+import hmac
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import grpc
+
+from coordinator import wire
+from coordinator.caches import Caches
+from coordinator.cluster import Cluster, Engine
+from coordinator.feed import Feed, Position, Reason, Stream
+from coordinator.wire import Message
+from lineside import logs
+from lineside.clock import Clock
+from lineside.digest import PROTOCOL_MAX, PROTOCOL_MIN, Delta, MalformedDigest, SnapshotChunk
+from lineside.ids import EngineId, NodeId
+from lineside.v1 import agents_pb2 as pb
+from lineside.v1 import agents_pb2_grpc as rpc
+
+HELLO_S = 10.0
+"""For an agent's first message."""
+
+QUEUE_MESSAGES = 64
+"""Messages read and not applied, over all streams."""
+
+CHORES_S = 0.01
+"""Between two looks for a new assignment and for a shard to sweep: a whole sweep takes 3 s."""
+
+RESYNC_S = 0.1
+"""Between resync requests, so that an agent which only sends nonsense is not asked in a circle."""
+
+ACK_S = 0.5
+EXPIRE_S = 1.0
+
+MAX_NAME = 253
+"""Characters of a node's name or a life."""
+
+OPTIONS = [
+    ("grpc.max_receive_message_length", 4 * 2**20),  # twice 65,536 keys and their frame fit
+    ("grpc.so_reuseport", 0),  # a second coordinator on the same address is an error
+    ("grpc.keepalive_time_ms", 10_000),  # a peer that vanished is noticed within 15 s
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+log = logs.get("coordinator.ingest")
+
+Requests: TypeAlias = AsyncIterator[pb.AgentMessage]
+Context: TypeAlias = "grpc.aio.ServicerContext[pb.AgentMessage, pb.CoordinatorMessage]"
+
+
+class _Refused(Exception):
+    """A stream is closed by us: a status and one sentence for the agent's operator."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+@dataclass(eq=False, slots=True)
+class _Session:
+    """One open stream. What is due to the agent is kept as latest values: a few per engine."""
+
+    node: NodeId
+    stream: Stream
+    assigned: dict[EngineId, Engine] = field(default_factory=dict)
+    feeds: dict[EngineId, Feed] = field(default_factory=dict)
+    revision: int = -1
+    resumes: dict[EngineId, Position] = field(default_factory=dict)
+    resyncs: dict[EngineId, Reason] = field(default_factory=dict)
+    acks: set[EngineId] = field(default_factory=set)
+    is_assignment_due: bool = False
+    is_replaced: bool = False
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class AgentsServicer(rpc.AgentsServicer):
+    """`lineside.v1.Agents`. `run` must run beside it. `token` `None`: none is asked for."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        secret: bytes,
+        clock: Clock,
+        coordinator: str,
+        token: str | None,
+    ) -> None:
+        self._cluster = cluster
+        self._caches = caches
+        self._clock = clock
+        self._token = token
+        self._secret = secret
+        self._coordinator = coordinator
+        self._sessions: dict[NodeId, _Session] = {}
+        self._newest: dict[NodeId, Stream] = {}
+        # Full: the stream's handler waits, reads no more, and HTTP/2 slows the agent down.
+        self._queue: asyncio.Queue[tuple[_Session, Message, float]] = asyncio.Queue(QUEUE_MESSAGES)
+        self._counts: Counter[str] = Counter()
+        self._last_refusal = ""
+
+    def counters(self) -> dict[str, int]:
+        """Return what was counted since the start, and how many `streams` are open."""
+        names = ("refused", "malformed", "late", "unknown_engine", "unknown_message", "resyncs")
+        counted = {name: self._counts[name] for name in (*names, "snapshots", "deltas")}
+        return {"streams": len(self._sessions), **counted}
+
+    # --- one stream -------------------------------------------------------------------------------
+
+    async def Connect(self, requests: Requests, context: Context) -> None:
+        """Serve one stream until either side ends it."""
+        refused: _Refused | None = None
+        try:
+            await self._serve(requests, context)
+        except* _Refused as reasons:
+            refused = _first(reasons)
+        except* grpc.aio.InternalError:
+            pass  # the agent went away while we wrote to it
+        if refused is not None:
+            self._note_refusal(refused)
+            await context.abort(refused.code, refused.text)
+
+    async def _serve(self, requests: Requests, context: Context) -> None:
+        self._authenticate(context)
+        hello = await self._read_hello(requests)
+        self._check(hello)
+        session = self._enter(hello)
+        try:
+            protocol = min(hello.protocol_max, PROTOCOL_MAX)
+            await context.write(wire.hello(protocol, self._coordinator, self._secret))
+            async with asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(self._send(session, context))
+                await self._receive(requests, session)
+                sending.cancel()
+        finally:
+            self._leave(session)
+
+    def _authenticate(self, context: Context) -> None:
+        if self._token is None:
+            return
+        sent = dict(context.invocation_metadata() or ()).get("authorization", "")
+        given = sent if isinstance(sent, bytes) else sent.encode()
+        if not hmac.compare_digest(given, b"Bearer " + self._token.encode()):
+            text = "the agent's token is missing or not the one that this coordinator expects"
+            raise _Refused(grpc.StatusCode.UNAUTHENTICATED, text)
+
+    async def _read_hello(self, requests: Requests) -> pb.AgentHello:
+        try:
+            async with asyncio.timeout(HELLO_S):
+                first = await anext(aiter(requests), None)
+        except TimeoutError:
+            text = f"no hello within {HELLO_S:.0f} s"
+            raise _Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
+        if first is None or first.WhichOneof("body") != "hello":
+            raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, "a stream begins with a hello")
+        return first.hello
+
+    def _check(self, hello: pb.AgentHello) -> None:
+        if hello.protocol_min > PROTOCOL_MAX or hello.protocol_max < PROTOCOL_MIN:
+            text = (
+                f"the agent speaks protocol {hello.protocol_min} to {hello.protocol_max}, this"
+                f" coordinator {PROTOCOL_MIN} to {PROTOCOL_MAX}: upgrade the older of the two"
+            )
+            raise _Refused(grpc.StatusCode.FAILED_PRECONDITION, text)
+        names = (hello.node, hello.life)
+        if not all(names) or max(map(len, names)) > MAX_NAME or not hello.connection:
+            text = "the hello lacks `node`, `life` or `connection`, or one is too long"
+            raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, text)
+
+    def _enter(self, hello: pb.AgentHello) -> _Session:
+        """Make this the node's only stream. Raises `_Refused` if the one before is newer."""
+        session = _Session(NodeId(hello.node), Stream(hello.life, hello.connection))
+        newest = self._newest.get(session.node)
+        if newest is not None and not session.stream.replaces(newest):
+            text = f"connection {hello.connection} of node `{session.node}` is outdated"
+            raise _Refused(grpc.StatusCode.ABORTED, text)
+        self._newest[session.node] = session.stream
+        if before := self._sessions.get(session.node):
+            self._leave(before)
+            before.is_replaced = True
+            before.wake.set()
+        self._sessions[session.node] = session
+        log.info("agent connected", node=session.node, connection=hello.connection)
+        self._follow_assignment(session)
+        return session
+
+    def _leave(self, session: _Session) -> None:
+        """Let go of a stream: what it says from here on counts for nothing."""
+        if self._sessions.get(session.node) is not session:
+            return
+        del self._sessions[session.node]
+        now = self._clock.monotonic()
+        for engine in session.feeds:
+            self._caches.disconnect(engine, session.stream, now)
+        for engine in session.assigned:
+            self._cluster.link(engine, False)
+        log.info("agent disconnected", node=session.node, connection=session.stream.connection)
+
+    async def _receive(self, requests: Requests, session: _Session) -> None:
+        """Read until the agent ends the stream. Raises `_Refused` for what cannot be read."""
+        async for request in requests:
+            try:
+                message = wire.decode(request)
+            except MalformedDigest as error:
+                self._counts["malformed"] += 1
+                raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+            if message is None:
+                self._counts["unknown_message"] += 1
+            else:
+                await self._queue.put((session, message, self._clock.monotonic()))
+
+    async def _send(self, session: _Session, context: Context) -> None:
+        """Send what is due, whenever something is. Raises `_Refused` when a newer stream came."""
+        while True:
+            await session.wake.wait()
+            session.wake.clear()
+            if session.is_replaced:
+                text = f"a newer connection of node `{session.node}` took over"
+                raise _Refused(grpc.StatusCode.ABORTED, text)
+            for message in list(self._due(session)):
+                await context.write(message)
+
+    def _due(self, session: _Session) -> Iterator[pb.CoordinatorMessage]:
+        """Yield what is due, in an order that makes sense to the agent, and forget it."""
+        if session.is_assignment_due:
+            session.is_assignment_due = False
+            yield wire.assignment(session.revision, session.assigned.values())
+        for engine, position in session.resumes.items():
+            yield wire.resume(engine, position)
+        for engine, reason in session.resyncs.items():
+            yield wire.resync(engine, reason)
+        for engine in session.acks:
+            feed = session.feeds.get(engine)
+            if feed and feed.visible:
+                yield wire.ack(engine, feed.visible.position)
+        session.resumes.clear()
+        session.resyncs.clear()
+        session.acks.clear()
+
+    def _note_refusal(self, refused: _Refused) -> None:
+        """Count it; log it unless it only repeats the last one."""
+        self._counts["refused"] += 1
+        if refused.text != self._last_refusal:
+            log.warning("agent refused", status=refused.code.name, reason=refused.text)
+        self._last_refusal = refused.text
+
+    # --- the one writer ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Apply what streams say, until cancelled. The only writer of caches and signals."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._write(), name="ingest")
+            tasks.create_task(self._do_chores(), name="ingest chores")
+
+    async def _write(self) -> None:
+        while True:
+            session, message, received_at = await self._queue.get()
+            self._apply(session, message, received_at)
+            await asyncio.sleep(0)  # a flood of messages must not keep requests waiting
+
+    async def _do_chores(self) -> None:
+        """Follow discovery, sweep, let leases expire. Never waits half-way through a change."""
+        resync_at = ack_at = expire_at = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(CHORES_S)
+            now = self._clock.monotonic()
+            for session in self._sessions.values():
+                self._follow_assignment(session)
+                if (session.resyncs and now >= resync_at) or (session.acks and now >= ack_at):
+                    session.wake.set()
+            self._caches.sweep_step()
+            if now >= resync_at:
+                resync_at = now + RESYNC_S
+            if now >= ack_at:
+                ack_at = now + ACK_S
+            if now >= expire_at:
+                expire_at = now + EXPIRE_S
+                self._caches.expire(now)
+                self._forget_nodes()
+
+    def _forget_nodes(self) -> None:
+        """Keep fences for nodes with engines or a stream, so that their number is bounded."""
+        for node in list(self._newest):
+            if node not in self._sessions and not self._cluster.assigned_to(node):
+                del self._newest[node]
+
+    def _follow_assignment(self, session: _Session) -> None:
+        """Bring a stream in line with what discovery last said."""
+        if session.revision == self._cluster.revision:
+            return
+        session.revision = self._cluster.revision
+        before = session.assigned
+        session.assigned = {e.id: e for e in self._cluster.assigned_to(session.node)}
+        for gone in before.keys() - session.assigned.keys():
+            session.feeds.pop(gone, None)
+            self._caches.disconnect(gone, session.stream, self._clock.monotonic())
+            self._cluster.link(gone, False)
+        for engine in session.assigned:
+            self._cluster.link(engine, True)
+            self._resume(session, engine)
+        session.is_assignment_due = True
+        session.wake.set()
+
+    def _resume(self, session: _Session, engine: EngineId) -> None:
+        """Ask the agent to go on where the engine's feed stands, unless this stream feeds it."""
+        feed = self._caches.feed(engine)
+        if feed is None or session.feeds.get(engine) is feed:
+            return
+        session.feeds[engine] = feed
+        session.resumes[engine] = feed.connect(session.stream)
+        session.resyncs.pop(engine, None)
+        self._note_digest(feed, self._clock.monotonic())
+
+    def _apply(self, session: _Session, message: Message, received_at: float) -> None:
+        if self._sessions.get(session.node) is not session:
+            self._counts["late"] += 1
+            return
+        self._follow_assignment(session)
+        match message:
+            case SnapshotChunk() | Delta():
+                self._apply_digest(session, message, received_at)
+            case wire.NodeGpu(gpus, age_s):
+                self._cluster.observe_gpus(session.node, gpus, received_at - age_s)
+            case wire.EngineStatus() | wire.EngineLoad() if message.engine not in session.assigned:
+                self._counts["unknown_engine"] += 1
+            case wire.EngineStatus(engine, status, age_s):
+                self._cluster.observe_status(engine, status, received_at - age_s)
+            case wire.EngineLoad(engine, load, age_s):
+                self._cluster.observe_load(engine, load, received_at - age_s)
+
+    def _apply_digest(
+        self, session: _Session, message: SnapshotChunk | Delta, received_at: float
+    ) -> None:
+        engine = message.engine
+        feed = session.feeds.get(engine)
+        if feed is None or self._caches.feed(engine) is not feed:
+            self._counts["unknown_engine"] += 1
+            return
+        if reason := self._caches.apply(session.stream, message):
+            log.warning("digest diverged", engine=engine, reason=reason.value)
+            self._counts["resyncs"] += 1
+            session.resyncs[engine] = reason  # sent by the chores, at their pace
+        session.acks.add(engine)
+        self._counts["deltas" if isinstance(message, Delta) else "snapshots"] += 1
+        self._note_digest(feed, received_at)
+
+    def _note_digest(self, feed: Feed, heard_at: float) -> None:
+        holding = feed.visible
+        self._cluster.observe_digest(
+            feed.engine,
+            holding.generation if holding else "",
+            live=holding is not None and holding.matched,
+            diverged=holding is not None and not feed.current,
+            heard_at=heard_at,
+        )
+
+
+def _first(reasons: BaseExceptionGroup[_Refused]) -> _Refused:
+    """Return one of the reasons; there are two when both directions end at once."""
+    first = reasons.exceptions[0]
+    return first if isinstance(first, _Refused) else _first(first)
+
+
+@asynccontextmanager
+async def serving(servicer: AgentsServicer, address: str) -> AsyncIterator[str]:
+    """Serve agents on HOST:PORT; yields the address with the port that was bound.
+
+    Raises `OSError` where the address cannot be had. Streams never end by themselves, so they are
+    cut at the end.
+    """
+    server = grpc.aio.server(options=OPTIONS)
+    rpc.add_AgentsServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on `{address}` for agents") from error
+    await server.start()
+    try:
+        yield f"{address.rpartition(':')[0]}:{port}"
+    finally:
+        await server.stop(None)

@@ -1,0 +1,168 @@
+"""The agents' stream, to and from the wire. Pure; used by ingest alone.
+
+A missing series is `None`, never zero. What only a newer agent can say is left out or read as
+`unsure`, so that agents may be upgraded first.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coordinator.cluster import Engine, Events, Gpu, Load, NodeGpus, Status
+from coordinator.feed import Position, Reason
+from lineside import digest, hashing
+from lineside.digest import Delta, MalformedDigest, SnapshotChunk
+from lineside.ids import EngineId
+from lineside.v1 import agents_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """An engine's status, `age_s` old when it was sent."""
+
+    engine: EngineId
+    status: Status
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """An engine's load."""
+
+    engine: EngineId
+    load: Load
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGpu:
+    """A node's GPUs."""
+
+    gpus: NodeGpus
+    age_s: float
+
+
+Message: TypeAlias = SnapshotChunk | Delta | EngineStatus | EngineLoad | NodeGpu
+
+_EVENTS = {
+    pb.EngineStatus.NONE: Events.NONE,
+    pb.EngineStatus.CONNECTING: Events.CONNECTING,
+    pb.EngineStatus.LIVE: Events.LIVE,
+    pb.EngineStatus.UNSURE: Events.UNSURE,
+    pb.EngineStatus.UNUSABLE: Events.UNUSABLE,
+}
+
+_LOAD_SERIES = (
+    "waiting",
+    "running",
+    "kv_cache_usage",
+    "prompt_tokens",
+    "generation_tokens",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "preemptions",
+    "block_size",
+    "num_gpu_blocks",
+    "process_start_s",
+)
+
+_GPU_VALUES = (
+    "utilization",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "power_w",
+    "temperature_c",
+)
+
+
+def decode(wire: pb.AgentMessage) -> Message | None:
+    """Translate what an agent says; `None`: only a newer one says it. Raises `MalformedDigest`."""
+    match wire.WhichOneof("body"):
+        case "snapshot":
+            return digest.decode_snapshot(wire.snapshot)
+        case "delta":
+            return digest.decode_delta(wire.delta)
+        case "engine_status":
+            return _status(wire.engine_status)
+        case "engine_load":
+            return _load(wire.engine_load)
+        case "node_gpu":
+            gpus = NodeGpus(tuple(map(_gpu, wire.node_gpu.gpus)), wire.node_gpu.unavailable)
+            return NodeGpu(gpus, wire.node_gpu.age_ms / 1000)
+        case "hello":
+            raise MalformedDigest("a second hello")
+    return None
+
+
+def _status(wire: pb.EngineStatus) -> EngineStatus:
+    status = Status(
+        events=_EVENTS.get(wire.events, Events.UNSURE),
+        reason=wire.reason,
+        block_size=wire.block_size,
+        blocks=wire.blocks,
+        batches=wire.batches,
+        gaps=wire.gaps,
+        unmatched_removals=wire.unmatched_removals,
+        undecodable=wire.undecodable,
+    )
+    return EngineStatus(EngineId(wire.engine), status, wire.age_ms / 1000)
+
+
+def _load(wire: pb.EngineLoad) -> EngineLoad:
+    series = {name: getattr(wire, name) for name in _LOAD_SERIES if wire.HasField(name)}
+    load = Load(**series, missing=tuple(wire.missing))
+    return EngineLoad(EngineId(wire.engine), load, wire.age_ms / 1000)
+
+
+def _gpu(wire: pb.Gpu) -> Gpu:
+    values = {name: getattr(wire, name) for name in _GPU_VALUES if wire.HasField(name)}
+    engines = tuple(map(EngineId, wire.engines))
+    return Gpu(uuid=wire.uuid, index=wire.index, name=wire.name, engines=engines, **values)
+
+
+def hello(protocol: int, coordinator: str, secret: bytes) -> pb.CoordinatorMessage:
+    """Return the answer to an agent's hello."""
+    scheme = pb.KeyScheme(unit=hashing.UNIT, hash=hashing.HASH)
+    return pb.CoordinatorMessage(
+        hello=pb.CoordinatorHello(
+            protocol=protocol, coordinator=coordinator, key_scheme=scheme, secret=secret
+        )
+    )
+
+
+def assignment(revision: int, engines: Iterable[Engine]) -> pb.CoordinatorMessage:
+    """Return the list of a node's engines."""
+    assigned = [
+        pb.AssignedEngine(
+            id=engine.id,
+            base_url=engine.base_url,
+            rank=engine.rank or 0,
+            events=engine.events,
+            replay=engine.replay,
+            events_bind=engine.events_bind,
+            topic=engine.topic,
+            stride=engine.stride,
+            version=engine.version,
+        )
+        for engine in engines
+    ]
+    return pb.CoordinatorMessage(assignment=pb.Assignment(revision=revision, engines=assigned))
+
+
+def resume(engine: EngineId, at: Position) -> pb.CoordinatorMessage:
+    """Return the request to go on from a position."""
+    return pb.CoordinatorMessage(
+        resume=pb.Resume(engine=engine, generation=at.generation, digest_seq=at.digest_seq)
+    )
+
+
+def resync(engine: EngineId, reason: Reason) -> pb.CoordinatorMessage:
+    """Return the request for a snapshot."""
+    return pb.CoordinatorMessage(resync=pb.Resync(engine=engine, reason=reason.value))
+
+
+def ack(engine: EngineId, at: Position) -> pb.CoordinatorMessage:
+    """Return word of what was applied."""
+    return pb.CoordinatorMessage(
+        ack=pb.Ack(engine=engine, generation=at.generation, digest_seq=at.digest_seq)
+    )
