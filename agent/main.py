@@ -1,0 +1,175 @@
+"""Builds the agent from its configuration and runs it; the only place that reads argv."""
+
+import argparse
+import asyncio
+import json
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import uvloop
+from aiohttp import web
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+from agent.assignment import AssignedEngine
+from agent.config import AgentConfig, ConfigError, address_of, parse
+from agent.gpu import GpuReader
+from agent.metrics import AgentMetrics, watch_lag
+from agent.node import Node
+from agent.report import Reporter
+from agent.subscriber import Subscriber
+from lineside import logs
+from lineside.clock import SystemClock
+from lineside.ids import NodeId
+
+CLOSE_S = 1.0
+"""What a request to the listener gets to end in when the agent stops."""
+
+log = logs.get("agent.main")
+
+
+class _Stopped(Exception):
+    """Ends the task group, and with it every task of the process."""
+
+
+async def run(
+    config: AgentConfig, stop: asyncio.Event, announce: Callable[[Mapping[str, str]], None]
+) -> None:
+    """Report until `stop` is set. The first part to fail stops the rest.
+
+    Raises `OSError` where the listener's address cannot be had.
+    """
+    clock, registry, life = SystemClock(), _registry(), secrets.token_hex(8)
+    listener = _bind(config.metrics)
+    try:
+        # One connection to each server is kept, and no more: it is scraped by one task.
+        connector = aiohttp.TCPConnector(limit_per_host=1)
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            asyncio.TaskGroup() as tasks,
+        ):
+            node = Node(tasks, clock, session, _subscriber, GpuReader().read)
+            reporters = {
+                address: Reporter(address, NodeId(config.node), life, config.token, node, clock)
+                for address in config.coordinators
+            }
+            for address, reporter in reporters.items():
+                tasks.create_task(reporter.run(), name=f"report to {address}")
+
+            def streams() -> dict[str, bool]:
+                return {address: reporter.connected for address, reporter in reporters.items()}
+
+            metrics = AgentMetrics(registry, NodeId(config.node), node, streams, clock)
+            tasks.create_task(watch_lag(metrics, clock), name="loop lag")
+            async with _serving(_application(registry, node, streams), listener):
+                announce({"metrics": _address(listener, config.metrics)})
+                await stop.wait()
+            log.info("stopping")
+            raise _Stopped
+    except* _Stopped:
+        pass
+
+
+def _subscriber(engine: AssignedEngine) -> Subscriber:
+    return Subscriber(engine.events, engine.replay, bind=engine.events_bind, topic=engine.topic)
+
+
+def _registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    return registry
+
+
+def _application(
+    registry: CollectorRegistry, node: Node, streams: Callable[[], Mapping[str, bool]]
+) -> web.Application:
+    """Return the listener's routes. Nothing they answer names a prompt, a key or a token."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        reasons = []
+        if not any(streams().values()):
+            reasons.append("no coordinator is connected")
+        if not node.assigned:
+            reasons.append("no assignment has arrived yet")
+        state = {"ready": not reasons, "reasons": reasons}
+        return web.json_response(state, status=503 if reasons else 200)
+
+    async def metrics(request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return web.Response(body=encode(registry), headers={"content-type": content_type})
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", metrics)
+    return app
+
+
+def _bind(address: str) -> socket.socket:
+    host, port = address_of(address)
+    return socket.create_server(
+        (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+    )
+
+
+def _address(listener: socket.socket, configured: str) -> str:
+    return f"{configured.rpartition(':')[0]}:{listener.getsockname()[1]}"
+
+
+@asynccontextmanager
+async def _serving(app: web.Application, listener: socket.socket) -> AsyncIterator[None]:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_S)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+async def _run_until_signalled(config: AgentConfig) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+    def announce(listening: Mapping[str, str]) -> None:
+        sys.stdout.write(json.dumps({"listening": listening}) + "\n")
+        sys.stdout.flush()
+
+    await run(config, stop, announce)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run an agent; return 0, 2 for a configuration that cannot be used, 3 if it could not run."""
+    parser = argparse.ArgumentParser(prog="lineside agent")
+    parser.add_argument("--config", required=True, metavar="FILE", help="`-`: standard input")
+    name = parser.parse_args(argv).config
+    try:
+        config = parse(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
+    except (ConfigError, OSError) as error:
+        sys.stderr.write(f"{name}: {error}\n")
+        return 2
+    logs.setup(config.log_level)
+    log.info("starting", config=config.masked())
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run_until_signalled(config))
+    except OSError as error:
+        sys.stderr.write(f"could not run: {error}\n")
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
