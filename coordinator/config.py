@@ -57,6 +57,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """How agents connect. There is only `plaintext` for now, which must be asked for by name."""
     engines: tuple[EngineSpec, ...] = ()
     """The servers to route to."""
+    name: str = "coordinator"
+    """What agents' logs call this process."""
     node: str = "local"
     """Name of the node whose agent reads these engines."""
     http: str = "127.0.0.1:8080"

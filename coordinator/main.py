@@ -26,6 +26,7 @@ from coordinator.config import Config, InvalidConfig, load, split_address
 from coordinator.discovery import Discovery
 from coordinator.door_http import Door
 from coordinator.inflight import InFlight
+from coordinator.ingest import AgentsServicer, serving
 from coordinator.limits import Unlimited
 from coordinator.metrics import Gauges, MeteredService, Metrics
 from coordinator.predict import FixedRate
@@ -70,6 +71,7 @@ class Parts:
     tokens: Tokens
     service: MeteredService
     discovery: Discovery
+    agents: AgentsServicer
     admin: Admin
     door: Door
     lag: Lag
@@ -80,16 +82,18 @@ async def run(config: Config, stop: asyncio.Event, announce: Callable[[Listening
     async with AsyncExitStack() as stack:
         parts = await _build(config, stack)
         http = await stack.enter_async_context(_serving(parts.door.application(), config.http))
+        grpc = await stack.enter_async_context(serving(parts.agents, config.grpc))
         admin = await stack.enter_async_context(_serving(parts.admin.application(), config.admin))
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(parts.discovery.run(), name="discovery"),
+                tasks.create_task(parts.agents.run(), name="agents"),
                 tasks.create_task(_chores(parts), name="chores"),
                 tasks.create_task(_measure(parts.lag), name="loop lag"),
             ]
             gc.collect()
             gc.freeze()  # what was built so far lives as long as the process
-            announce({"http": http.address, "admin": admin.address})
+            announce({"http": http.address, "grpc": grpc, "admin": admin.address})
             await stop.wait()
             await _drain(parts, http)
             for task in running:
@@ -131,6 +135,7 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
         changed=_followers(caches, tokens),
         appeared=tokens.verify,
     )
+    agents = AgentsServicer(cluster, caches, secret, clock, config.name, config.agent_token)
     readiness = Readiness(service)
     dispatcher = dispatch.Dispatcher(service, session, config.timeouts, discovery.suspect)
     registry.register(Gauges(service, readiness.reasons, lambda: (0, 0), dict, lambda: lag.seconds))
@@ -141,6 +146,7 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
         tokens=tokens,
         service=service,
         discovery=discovery,
+        agents=agents,
         admin=Admin(service, readiness, config, registry, caches.stats),
         door=Door(service, dispatcher, config.timeouts, config.body_limit_bytes),
         lag=lag,
