@@ -135,6 +135,7 @@ async def _serving(app: web.Application, listener: socket.socket) -> AsyncIterat
         yield
     finally:
         await runner.cleanup()
+        listener.close()
 
 
 async def _run_until_signalled(config: AgentConfig) -> None:
