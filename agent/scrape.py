@@ -18,8 +18,9 @@ from agent.signals import Load
 from lineside.clock import Clock
 
 BUSY_S = 0.5
-IDLE_S = 2.0
-"""Between scrapes, start to start: each costs the engine's server a few milliseconds."""
+IDLE_S = 1.8
+"""Between scrapes, start to start: each costs the engine's server a few milliseconds. Idle is a
+little under the 2 s after which coordinators call a load stale."""
 
 CONNECT_TIMEOUT_S = 1.0
 TIMEOUT_S = 5.0
