@@ -138,7 +138,9 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
     agents = AgentsServicer(cluster, caches, secret, clock, config.name, config.agent_token)
     readiness = Readiness(service)
     dispatcher = dispatch.Dispatcher(service, session, config.timeouts, discovery.suspect)
-    registry.register(Gauges(service, readiness.reasons, lambda: (0, 0), dict, lambda: lag.seconds))
+    registry.register(
+        Gauges(service, readiness.reasons, caches.size, agents.counters, lambda: lag.seconds)
+    )
     return Parts(
         config=config,
         cluster=cluster,

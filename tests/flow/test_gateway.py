@@ -470,7 +470,12 @@ async def test_debug_endpoints_have_their_shape() -> None:
             assert (answer.status, await answer.text()) == (200, "ok\n")
         async with running.session.get(running.admin + "/metrics") as answer:
             text = await answer.text()
-        assert f'lineside_engine_inflight{{engine="{engine.endpoint}"}} 0.0' in text
+        for line in (
+            f'lineside_engine_inflight{{engine="{engine.endpoint}"}} 0.0',
+            "lineside_agent_streams 0.0",
+            "lineside_index_keys 0.0",
+        ):
+            assert line in text.splitlines()
 
 
 async def test_a_dry_run_says_all_and_accounts_nothing() -> None:
