@@ -66,9 +66,6 @@ class Parts:
     """All that `run` has built."""
 
     config: Config
-    cluster: Cluster
-    caches: Caches
-    tokens: Tokens
     service: MeteredService
     discovery: Discovery
     agents: AgentsServicer
@@ -101,30 +98,15 @@ async def run(config: Config, stop: asyncio.Event, announce: Callable[[Listening
 
 
 async def _build(config: Config, stack: AsyncExitStack) -> Parts:
-    clock = SystemClock()
+    clock, cluster, caches, lag, registry = SystemClock(), Cluster(), Caches(), Lag(), _registry()
     store = SqliteStore(config.store_path)
     stack.push_async_callback(store.close)
     secret = await cluster_secret(store)
-    session = await stack.enter_async_context(dispatch.session())
+    to_engines = await stack.enter_async_context(dispatch.session())
     probes = await stack.enter_async_context(aiohttp.ClientSession())
     tokens = Tokens(clock, probes)
     stack.callback(tokens.close)
-    cluster, caches, registry, lag = Cluster(), Caches(), _registry(), Lag()
-    service = MeteredService(
-        Metrics(registry),
-        cluster=cluster,
-        overlaps=caches,
-        tokens=tokens,
-        inflight=InFlight(),
-        predictor=FixedRate(config.prefill_tokens_per_s, config.step_s),
-        limiter=Unlimited(),
-        tagger=NoTags(),
-        records=Records(),
-        clock=clock,
-        rng=random.Random(),
-        secret=secret,
-        lease_s=config.timeouts.total_s + LEASE_SLACK_S,
-    )
+    service = _service(config, cluster, caches, tokens, secret, registry)
     discovery = Discovery(
         config.engines,
         cluster,
@@ -137,21 +119,43 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
     )
     agents = AgentsServicer(cluster, caches, secret, clock, config.name, config.agent_token)
     readiness = Readiness(service)
-    dispatcher = dispatch.Dispatcher(service, session, config.timeouts, discovery.suspect)
+    dispatcher = dispatch.Dispatcher(service, to_engines, config.timeouts, discovery.suspect)
     registry.register(
         Gauges(service, readiness.reasons, caches.size, agents.counters, lambda: lag.seconds)
     )
     return Parts(
         config=config,
-        cluster=cluster,
-        caches=caches,
-        tokens=tokens,
         service=service,
         discovery=discovery,
         agents=agents,
         admin=Admin(service, readiness, config, registry, caches.stats),
         door=Door(service, dispatcher, config.timeouts, config.body_limit_bytes),
         lag=lag,
+    )
+
+
+def _service(
+    config: Config,
+    cluster: Cluster,
+    caches: Caches,
+    tokens: Tokens,
+    secret: bytes,
+    registry: CollectorRegistry,
+) -> MeteredService:
+    return MeteredService(
+        Metrics(registry),
+        cluster=cluster,
+        overlaps=caches,
+        tokens=tokens,
+        inflight=InFlight(),
+        predictor=FixedRate(config.prefill_tokens_per_s, config.step_s),
+        limiter=Unlimited(),
+        tagger=NoTags(),
+        records=Records(),
+        clock=SystemClock(),
+        rng=random.Random(),
+        secret=secret,
+        lease_s=config.timeouts.total_s + LEASE_SLACK_S,
     )
 
 

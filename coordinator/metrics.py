@@ -5,6 +5,7 @@ from the parts when Prometheus asks. Label values come from closed lists or from
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -31,6 +32,7 @@ CACHE_STATES = (
     "none",
 )
 
+_SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1)
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -38,67 +40,52 @@ class Metrics:
     """What is counted as requests pass."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.registry = registry
-        self.requests = Counter(
-            "lineside_requests",
-            "Requests, by API and by how they ended",
-            ["api", "end"],
-            registry=registry,
+        counter = partial(Counter, registry=registry)
+        seconds = partial(Histogram, registry=registry, buckets=_SECONDS)
+        self.requests = counter(
+            "lineside_requests", "Requests, by API and by how they ended", ["api", "end"]
         )
-        self.refusals = Counter(
-            "lineside_refusals",
-            "Requests that got no answer from an engine, by reason",
-            ["reason"],
-            registry=registry,
+        self.refusals = counter(
+            "lineside_refusals", "Requests without an engine's answer, by reason", ["reason"]
         )
-        self.attempts = Counter(
-            "lineside_failed_attempts",
-            "Tries that failed, by whether they could be repeated",
-            ["repeat"],
-            registry=registry,
+        self.attempts = counter(
+            "lineside_failed_attempts", "Failed tries, by whether they may be repeated", ["repeat"]
         )
-        self.tokens = Counter(
+        self.tokens = counter(
             "lineside_tokenized_requests",
             "Requests by how their tokens are known, and why",
             ["state", "reason"],
-            registry=registry,
         )
-        self.decision_seconds = Histogram(
+        self.prompt_tokens = counter("lineside_prompt_tokens", "Prompt tokens, say the engines")
+        self.completion_tokens = counter(
+            "lineside_completion_tokens", "Output tokens, say the engines"
+        )
+        self.decision_seconds = seconds(
             "lineside_decision_seconds",
             "From the canonical request to the decision, tokenizing included",
-            buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
-            registry=registry,
+            buckets=_SHORT_SECONDS,
         )
-        self.ttft_seconds = Histogram(
-            "lineside_ttft_seconds",
-            "Time to first token of streams, as the gateway saw it",
-            buckets=_SECONDS,
-            registry=registry,
+        self.ttft_seconds = seconds(
+            "lineside_ttft_seconds", "Time to first token of streams, as the gateway saw it"
         )
-        self.ttft_error_seconds = Histogram(
+        self._pair(counter, seconds)
+
+    def _pair(self, counter: "partial[Counter]", seconds: "partial[Histogram]") -> None:
+        """Make what sets predictions beside outcomes."""
+        self.ttft_error_seconds = seconds(
             "lineside_ttft_error_seconds",
             "How far the predicted time to first token was off, by direction",
             ["direction"],
-            buckets=_SECONDS,
-            registry=registry,
         )
-        self.prompt_tokens = Counter(
-            "lineside_prompt_tokens", "Prompt tokens, by the engines' word", registry=registry
-        )
-        self.completion_tokens = Counter(
-            "lineside_completion_tokens", "Output tokens, by the engines' word", registry=registry
-        )
-        self.cached_tokens = Counter(
+        self.cached_tokens = counter(
             "lineside_cached_tokens",
-            "Prompt tokens found in caches, where both the prediction and the engine's word exist",
+            "Prompt tokens found in caches, where both a prediction and the engine's word exist",
             ["source"],
-            registry=registry,
         )
-        self.cached_tokens_error = Counter(
+        self.cached_tokens_error = counter(
             "lineside_cached_tokens_error",
             "Sum of differences between predicted and reported cached tokens, by direction",
             ["direction"],
-            registry=registry,
         )
         for source in ("predicted", "reported"):
             self.cached_tokens.labels(source)
