@@ -1,6 +1,9 @@
 """The HTTP port of one simulated server, which a fault can close for a while."""
 
+import asyncio
+
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from lineside.clock import Clock
 from simulate.faults import Faults, RefuseConnections
@@ -12,25 +15,39 @@ POLL_S = 0.02
 class Listener:
     """Listens on one port, and on the same one after every pause."""
 
-    def __init__(self, runner: web.AppRunner, host: str, port: int) -> None:
-        self._runner = runner
+    def __init__(self, host: str, port: int) -> None:
         self._host = host
         self.port = port
+        self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
+        self._busy: set[asyncio.BaseTransport] = set()
 
-    async def open(self) -> None:
+    @property
+    def watch(self) -> Middleware:
+        """The middleware that knows which connections are being answered on."""
+
+        @web.middleware
+        async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
+            transport = request.transport
+            if transport is None:
+                return await handler(request)
+            self._busy.add(transport)
+            try:
+                response = await handler(request)
+            finally:
+                self._busy.discard(transport)
+            if self._site is None:
+                response.force_close()
+            return response
+
+        return watched
+
+    async def open(self, runner: web.AppRunner) -> None:
         """Accept connections. Raises `OSError` for a port that is taken."""
-        self._site = web.TCPSite(self._runner, self._host, self.port)
+        self._runner = runner
+        self._site = web.TCPSite(runner, self._host, self.port)
         await self._site.start()
-        self.port = self._runner.addresses[0][1]
-
-    async def close(self) -> None:
-        """Refuse connections and end idle ones; what is being answered goes on."""
-        if self._site is not None:
-            await self._site.stop()
-            self._site = None
-        if self._runner.server is not None:
-            self._runner.server.pre_shutdown()
+        self.port = runner.addresses[0][1]
 
     async def obey(self, faults: Faults, clock: Clock) -> None:
         """Close and open as the faults say, until cancelled."""
@@ -38,7 +55,17 @@ class Listener:
             refuse = faults.active(RefuseConnections)
             if refuse and self._site is not None:
                 faults.count(refuse)
-                await self.close()
-            elif not refuse and self._site is None:
-                await self.open()
+                await self._close(self._site)
+            elif not refuse and self._site is None and self._runner is not None:
+                await self.open(self._runner)
             await clock.sleep(POLL_S)
+
+    async def _close(self, site: web.TCPSite) -> None:
+        """Refuse connections and end idle ones; what is being answered is finished."""
+        await site.stop()
+        self._site = None
+        server = self._runner and self._runner.server
+        for connection in server.connections if server else ():
+            transport = connection.transport
+            if transport is not None and transport not in self._busy:
+                transport.close()

@@ -110,13 +110,15 @@ async def _run(
     clock: Clock,
     stop: asyncio.Event,
 ) -> None:
+    listener = Listener(config.host, config.port)
+    if config.faults:
+        app.middlewares.append(listener.watch)
     runner = web.AppRunner(
         app, access_log=None, handler_cancellation=True, shutdown_timeout=STOP_LIMIT_S
     )
     await runner.setup()
     try:
-        listener = Listener(runner, config.host, config.port)
-        await listener.open()
+        await listener.open(runner)
         async with asyncio.TaskGroup() as tasks:
             parts = []
             for driver in ranks.drivers:

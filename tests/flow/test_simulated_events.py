@@ -1,8 +1,6 @@
 """The simulated engine's events and replay on real sockets: numbers, order, restarts, losses."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import aiohttp
 import msgspec
@@ -16,24 +14,9 @@ from simulate.events import BatchEncoder
 from simulate.faults import Faults
 from simulate.publisher import END_MARKER, Addresses, Publisher
 from tests.captures import ids
-from tests.simulated import LIMIT_S, TOPIC, complete, engine, post
+from tests.simulated import TOPIC, complete, engine, next_frames, opened, post
 
 pytestmark = pytest.mark.flow
-
-
-async def next_frames(socket: zmq.asyncio.Socket) -> list[bytes]:
-    async with asyncio.timeout(LIMIT_S):
-        return await socket.recv_multipart()
-
-
-@contextmanager
-def opened(kind: int, address: str, **options: int) -> Iterator[zmq.asyncio.Socket]:
-    with zmq.asyncio.Context() as context, context.socket(kind) as socket:
-        socket.linger = 0
-        for name, value in options.items():
-            setattr(socket, name, value)
-        socket.connect(address)
-        yield socket
 
 
 async def test_events_arrive_numbered_and_replay_equals_them() -> None:
