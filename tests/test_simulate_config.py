@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from simulate.config import BadConfig, Config, add_arguments, from_arguments
+from simulate.publisher import Addresses
 
 
 def parsed(*arguments: str) -> Config:
@@ -43,8 +44,24 @@ def test_options_are_named_like_the_fields() -> None:
         pytest.param(["--port", "70000"], "port", id="no such port"),
         pytest.param(["--blocks", "64"], "max-model-len", id="one request would not fit"),
         pytest.param(["--lora", "tiny-qwen3"], "name of its own", id="one name twice"),
+        pytest.param(
+            ["--sliding-window", "64", "--blocks", "3000"], "4097 blocks", id="two groups need both"
+        ),
+        pytest.param(
+            ["--sliding-window", "64", "--offload-blocks", "1"], "together", id="not simulated"
+        ),
+        pytest.param(
+            ["--data-parallel-size", "2", "--kv-connect", "ipc://x"], "tcp", id="no port to count"
+        ),
     ],
 )
 def test_bad_settings_are_refused(arguments: Sequence[str], told: str) -> None:
     with pytest.raises(BadConfig, match=told):
         parsed(*arguments)
+
+
+def test_ranks_publish_on_the_ports_that_follow_where_ports_are_given() -> None:
+    config = parsed("--data-parallel-size", "2", "--kv-port", "5557")
+    assert config.addresses(1) == Addresses(host="127.0.0.1", port=5558, replay_port=0)
+    config = parsed("--data-parallel-size", "2", "--kv-connect", "tcp://c:5557")
+    assert [config.addresses(rank).connect for rank in (0, 1)] == ["tcp://c:5557", "tcp://c:5558"]

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from simulate.content import (
     AllBlocksCleared,
     BlockHash,
+    BlockOffloaded,
     BlockRemoved,
     BlockStored,
     KvEvent,
@@ -231,17 +232,21 @@ def test_usage_counts_blocks_in_use_not_cached_ones() -> None:
 
 SCOPES = [Scope(), Scope(cache_salt="a"), Scope(lora=Lora(1, "sql"))]
 BLOCKS, SIZE = 11, 4
+CPU = -1
+"""Stands for a group in what the consumer counts."""
 
 
 class Engine(RuleBasedStateMachine):
     """Random traffic on a tiny pool, with a consumer that counts copies from the events alone."""
 
+    limits = Limits(BLOCKS, SIZE, 4, 13)
+
     def __init__(self) -> None:
         super().__init__()
-        self.core = core(blocks=BLOCKS, block_size=SIZE, max_num_seqs=4, batch=13)
+        self.core = Core(self.limits, SPEEDS)
         self.requests: list[Request] = []
         self.begun: Step | None = None
-        self.counted: Counter[BlockHash] = Counter()
+        self.counted: Counter[tuple[int, BlockHash]] = Counter()
 
     @rule(
         family=st.integers(0, 2),
@@ -276,25 +281,42 @@ class Engine(RuleBasedStateMachine):
         free = self.core.cache.pool.in_use == 0
         assert self.core.reset(preempt_running=preempt) == (free or preempt)
 
+    @rule()
+    def restart(self) -> None:
+        self.core.restart()
+        self.counted.clear()
+
     @invariant()
     def accounts_add_up(self) -> None:
         pool = self.core.cache.pool
         in_use, cached, blank = pool.census()
-        assert in_use + cached + blank == pool.total == BLOCKS - 1
+        assert in_use + cached + blank == pool.total == self.limits.blocks - 1
         assert (in_use, cached + blank) == (pool.in_use, pool.free)
+        assert len(pool.cpu) <= self.limits.offload_blocks
 
     def _see(self, events: Sequence[KvEvent]) -> None:
+        full = 1 if self.limits.sliding_window else 0
         for event in events:
             match event:
                 case BlockStored():
-                    assert event.parent is None or self.counted[event.parent] > 0
-                    self.counted.update(event.block_hashes)
-                case BlockRemoved(block_hash):
-                    self.counted[block_hash] -= 1
-                    assert self.counted[block_hash] >= 0
+                    assert event.parent is None or self.counted[full, event.parent] > 0
+                    self.counted.update((event.group, one) for one in event.block_hashes)
+                case BlockOffloaded(block_hash):
+                    assert not self.counted[CPU, block_hash]
+                    assert self.counted[full, block_hash] > 0  # or nobody could tell its tokens
+                    self.counted[CPU, block_hash] = 1
+                case BlockRemoved(block_hash, group, medium):
+                    place = (group if medium == "GPU" else CPU, block_hash)
+                    self.counted[place] -= 1
+                    assert self.counted[place] >= 0
                 case AllBlocksCleared():
                     self.counted.clear()
-        assert +self.counted == Counter(self.core.cache.pool.content())
+        pool = self.core.cache.pool
+        held = {
+            (group, one): n for group in range(full + 1) for one, n in pool.content(group).items()
+        }
+        assert {place: n for place, n in self.counted.items() if n and place[0] != CPU} == held
+        assert sum(n for place, n in self.counted.items() if place[0] == CPU) == len(pool.cpu)
 
     def teardown(self) -> None:
         while self.begun or (begun := self.core.begin()):
@@ -304,8 +326,18 @@ class Engine(RuleBasedStateMachine):
         assert self.core.cache.pool.in_use == 0
 
 
-Engine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestEngine = Engine.TestCase
+class HybridEngine(Engine):
+    limits = Limits(2 * BLOCKS, SIZE, 4, 13, sliding_window=10)
+
+
+class OffloadingEngine(Engine):
+    limits = Limits(BLOCKS, SIZE, 4, 13, offload_blocks=6)
+
+
+TestEngine, TestHybridEngine = Engine.TestCase, HybridEngine.TestCase
+TestOffloadingEngine = OffloadingEngine.TestCase
+for case in (TestEngine, TestHybridEngine, TestOffloadingEngine):
+    case.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize("seats", [1, 4])

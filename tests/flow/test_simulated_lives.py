@@ -249,3 +249,21 @@ async def test_blocks_that_leave_the_cpu_are_removed_there() -> None:
         ("BlockStored", "GPU"),
     ]
     assert last[1][4]["block_hashes"] == last[1][0]["block_hashes"]
+
+
+async def test_a_model_with_a_window_tells_of_two_groups() -> None:
+    arguments = ("--sliding-window", "64", "--blocks", "96")
+    with engine(*arguments) as listening, opened(zmq.SUB, listening["events"]) as live:
+        async with session(listening) as client:
+            events = Events(live, client)
+            await events.begin()
+            await complete(client, ids(1, 320))
+            (message,) = map(batch, await events.messages())
+    kinds = ("group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window")
+    window, full = message[1]
+    assert [[e.get(kind) for kind in kinds] for e in (window, full)] == [
+        [0, "sliding_window", 64],
+        [1, "full_attention", None],
+    ]
+    assert window["block_hashes"] == full["block_hashes"][7:9]
+    assert window["token_ids"] == full["token_ids"] == list(ids(1, 320))
