@@ -4,6 +4,7 @@
 matters; nothing here acts by itself. Without a fault every question is one look at an empty list.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -191,6 +192,8 @@ class Faults:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._active: list[_Active] = []
+        self.told: list[Callable[[], None]] = []
+        """Called when a fault begins."""
         self.struck: dict[str, int] = {}
         """How often each fault struck, since the start."""
 
@@ -198,6 +201,8 @@ class Faults:
         """Begin a fault."""
         self._active = [one for one in self._active if _place(one.fault) != _place(fault)]
         self._active.append(_Active(fault, self._clock.monotonic()))
+        for tell in self.told:
+            tell()
 
     def clear(self, named: str | None = None) -> None:
         """End the faults of one name, or all."""

@@ -9,7 +9,7 @@ from lineside.clock import Clock
 from simulate.faults import Faults, RefuseConnections
 
 POLL_S = 0.02
-"""How often is looked whether connections are to be refused."""
+"""How often is looked whether connections are still to be refused."""
 
 
 class Listener:
@@ -51,14 +51,19 @@ class Listener:
 
     async def obey(self, faults: Faults, clock: Clock) -> None:
         """Close and open as the faults say, until cancelled."""
+        began = asyncio.Event()
+        faults.told.append(began.set)
         while True:
+            await began.wait()
+            began.clear()
             refuse = faults.active(RefuseConnections)
-            if refuse and self._site is not None:
-                faults.count(refuse)
-                await self._close(self._site)
-            elif not refuse and self._site is None and self._runner is not None:
-                await self.open(self._runner)
-            await clock.sleep(POLL_S)
+            if refuse is None or self._site is None or self._runner is None:
+                continue
+            faults.count(refuse)
+            await self._close(self._site)
+            while faults.active(RefuseConnections):
+                await clock.sleep(POLL_S)
+            await self.open(self._runner)
 
     async def _close(self, site: web.TCPSite) -> None:
         """Refuse connections and end idle ones; what is being answered is finished."""

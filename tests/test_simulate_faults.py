@@ -1,9 +1,24 @@
 """Faults of the simulated engine: which is set, for whom, and when it ends."""
 
+import re
+from pathlib import Path
+from typing import get_args
+
 import msgspec
 import pytest
 
-from simulate.faults import AnyFault, DropBatches, Fault, Faults, Freeze, Hang, LoseReplies, Slow
+from simulate.faults import (
+    AnyFault,
+    CountedFault,
+    DropBatches,
+    Fault,
+    Faults,
+    Freeze,
+    Hang,
+    LoseReplies,
+    Slow,
+    name,
+)
 from tests.manual_clock import ManualClock
 
 
@@ -83,3 +98,11 @@ def test_a_new_fault_replaces_the_one_of_its_kind_and_rank() -> None:
 )
 def test_replies_are_lost_after_some_or_in_the_middle(fault: LoseReplies, lost: list[int]) -> None:
     assert [place for place in range(6) if fault.loses(place)] == lost
+
+
+def test_the_page_lists_every_fault_and_how_it_can_end() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "simulated-engine.md").read_text()
+    listed = dict(re.findall(r"^\| `(\w+)` \| (n?) ?\|", page, re.MULTILINE))
+    assert listed == {
+        name(kind): "n" if issubclass(kind, CountedFault) else "" for kind in get_args(AnyFault)
+    }
