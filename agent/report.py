@@ -141,8 +141,8 @@ class Reporter:
                 reason = f"no hello within {HELLO_S:.0f} s"
             except* grpc.aio.AioRpcError as errors:
                 event, reason = _told(errors)
-            except* asyncio.InvalidStateError:
-                pass  # written to after its end, which the reader hears of too
+            except* asyncio.InvalidStateError:  # written to after its end
+                event, reason = _word(await call.code(), await call.details())
             finally:
                 self.connected = False
                 call.cancel()
@@ -192,9 +192,12 @@ def _told(errors: BaseExceptionGroup[grpc.aio.AioRpcError]) -> tuple[str, str]:
     """Return what ended a stream. When both directions failed, one may only know of the other."""
     told = [error for error in errors.exceptions if isinstance(error, grpc.aio.AioRpcError)]
     told.sort(key=lambda error: error.code() is grpc.StatusCode.CANCELLED)
-    code, text = told[0].code(), (told[0].details() or "")[:REASON_CHARS]
-    refused = code in REFUSALS
-    return "coordinator refuses this agent" if refused else "stream lost", f"{code.name}: {text}"
+    return _word(told[0].code(), told[0].details())
+
+
+def _word(code: grpc.StatusCode, details: str | None) -> tuple[str, str]:
+    event = "coordinator refuses this agent" if code in REFUSALS else "stream lost"
+    return event, f"{code.name}: {(details or '')[:REASON_CHARS]}"
 
 
 def _expect_hello(message: object) -> pb.CoordinatorHello:

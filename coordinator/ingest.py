@@ -8,17 +8,18 @@ message and applying it. A stream that was replaced, or an engine that was remov
 import asyncio
 import hmac
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import grpc
 
 from coordinator import wire
 from coordinator.caches import Caches
-from coordinator.cluster import Cluster, Engine
-from coordinator.feed import Feed, Position, Reason, Stream
+from coordinator.cluster import Cluster
+from coordinator.feed import Feed, Stream
+from coordinator.session import Session
 from coordinator.wire import Message
 from lineside import logs
 from lineside.clock import Clock
@@ -42,8 +43,13 @@ RESYNC_S = 0.1
 ACK_S = 0.5
 EXPIRE_S = 1.0
 
+CLOSE_S = 1.0
+"""What a stream gets to end in when the coordinator stops; it never ends by itself."""
+
 MAX_NAME = 253
 """Characters of a node's name or a life."""
+
+COUNTED = ("refused", "malformed", "late", "unknown_engine", "unknown_message", "resyncs")
 
 OPTIONS = [
     ("grpc.max_receive_message_length", 4 * 2**20),  # twice 65,536 keys and their frame fit
@@ -60,30 +66,16 @@ Requests: TypeAlias = AsyncIterator[pb.AgentMessage]
 Context: TypeAlias = "grpc.aio.ServicerContext[pb.AgentMessage, pb.CoordinatorMessage]"
 
 
+@dataclass(eq=False)
 class _Refused(Exception):
     """A stream is closed by us: a status and one sentence for the agent's operator."""
 
-    def __init__(self, code: grpc.StatusCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
+    code: grpc.StatusCode
+    text: str
 
 
-@dataclass(eq=False, slots=True)
-class _Session:
-    """One open stream. What is due to the agent is kept as latest values: a few per engine."""
-
-    node: NodeId
-    stream: Stream
-    assigned: dict[EngineId, Engine] = field(default_factory=dict)
-    feeds: dict[EngineId, Feed] = field(default_factory=dict)
-    revision: int = -1
-    resumes: dict[EngineId, Position] = field(default_factory=dict)
-    resyncs: dict[EngineId, Reason] = field(default_factory=dict)
-    acks: set[EngineId] = field(default_factory=set)
-    is_assignment_due: bool = False
-    is_replaced: bool = False
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+class _Ended(_Refused):
+    """A stream that was in order is closed all the same."""
 
 
 class AgentsServicer(rpc.AgentsServicer):
@@ -104,18 +96,16 @@ class AgentsServicer(rpc.AgentsServicer):
         self._token = token
         self._secret = secret
         self._coordinator = coordinator
-        self._sessions: dict[NodeId, _Session] = {}
+        self._sessions: dict[NodeId, Session] = {}
         self._newest: dict[NodeId, Stream] = {}
         # Full: the stream's handler waits, reads no more, and HTTP/2 slows the agent down.
-        self._queue: asyncio.Queue[tuple[_Session, Message, float]] = asyncio.Queue(QUEUE_MESSAGES)
+        self._queue: asyncio.Queue[tuple[Session, Message, float]] = asyncio.Queue(QUEUE_MESSAGES)
         self._counts: Counter[str] = Counter()
         self._last_refusal = ""
 
     def counters(self) -> dict[str, int]:
         """Return what was counted since the start, and how many `streams` are open."""
-        names = ("refused", "malformed", "late", "unknown_engine", "unknown_message", "resyncs")
-        counted = {name: self._counts[name] for name in (*names, "snapshots", "deltas")}
-        return {"streams": len(self._sessions), **counted}
+        return {"streams": len(self._sessions), **{name: self._counts[name] for name in COUNTED}}
 
     # --- one stream -------------------------------------------------------------------------------
 
@@ -129,17 +119,17 @@ class AgentsServicer(rpc.AgentsServicer):
         except* grpc.aio.InternalError:
             pass  # the agent went away while we wrote to it
         if refused is not None:
-            self._note_refusal(refused)
+            self._note(refused)
             await context.abort(refused.code, refused.text)
 
     async def _serve(self, requests: Requests, context: Context) -> None:
-        self._authenticate(context)
         hello = await self._read_hello(requests)
+        self._authenticate(context)  # not before: an agent still writing would not hear why
         self._check(hello)
         session = self._enter(hello)
         try:
-            protocol = min(hello.protocol_max, PROTOCOL_MAX)
-            await context.write(wire.hello(protocol, self._coordinator, self._secret))
+            spoken = min(hello.protocol_max, PROTOCOL_MAX)
+            await context.write(wire.hello(spoken, self._coordinator, self._secret))
             async with asyncio.TaskGroup() as tasks:
                 sending = tasks.create_task(self._send(session, context))
                 await self._receive(requests, session)
@@ -159,11 +149,11 @@ class AgentsServicer(rpc.AgentsServicer):
     async def _read_hello(self, requests: Requests) -> pb.AgentHello:
         try:
             async with asyncio.timeout(HELLO_S):
-                first = await anext(aiter(requests), None)
+                first = await anext(aiter(requests), pb.AgentMessage())
         except TimeoutError:
             text = f"no hello within {HELLO_S:.0f} s"
             raise _Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
-        if first is None or first.WhichOneof("body") != "hello":
+        if first.WhichOneof("body") != "hello":
             raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, "a stream begins with a hello")
         return first.hello
 
@@ -179,24 +169,34 @@ class AgentsServicer(rpc.AgentsServicer):
             text = "the hello lacks `node`, `life` or `connection`, or one is too long"
             raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, text)
 
-    def _enter(self, hello: pb.AgentHello) -> _Session:
+    def _enter(self, hello: pb.AgentHello) -> Session:
         """Make this the node's only stream. Raises `_Refused` if the one before is newer."""
-        session = _Session(NodeId(hello.node), Stream(hello.life, hello.connection))
+        session = Session(NodeId(hello.node), Stream(hello.life, hello.connection))
         newest = self._newest.get(session.node)
         if newest is not None and not session.stream.replaces(newest):
             text = f"connection {hello.connection} of node `{session.node}` is outdated"
             raise _Refused(grpc.StatusCode.ABORTED, text)
         self._newest[session.node] = session.stream
         if before := self._sessions.get(session.node):
-            self._leave(before)
-            before.is_replaced = True
-            before.wake.set()
+            text = f"a newer connection of node `{session.node}` took over"
+            self._end(before, _Ended(grpc.StatusCode.ABORTED, text))
         self._sessions[session.node] = session
         log.info("agent connected", node=session.node, connection=hello.connection)
         self._follow_assignment(session)
         return session
 
-    def _leave(self, session: _Session) -> None:
+    def close(self) -> None:
+        """End every stream: the process is about to."""
+        stopping = _Ended(grpc.StatusCode.UNAVAILABLE, "the coordinator is stopping")
+        for session in list(self._sessions.values()):
+            self._end(session, stopping)
+
+    def _end(self, session: Session, reason: _Ended) -> None:
+        self._leave(session)
+        session.ended = reason
+        session.wake.set()
+
+    def _leave(self, session: Session) -> None:
         """Let go of a stream: what it says from here on counts for nothing."""
         if self._sessions.get(session.node) is not session:
             return
@@ -208,7 +208,7 @@ class AgentsServicer(rpc.AgentsServicer):
             self._cluster.link(engine, False)
         log.info("agent disconnected", node=session.node, connection=session.stream.connection)
 
-    async def _receive(self, requests: Requests, session: _Session) -> None:
+    async def _receive(self, requests: Requests, session: Session) -> None:
         """Read until the agent ends the stream. Raises `_Refused` for what cannot be read."""
         async for request in requests:
             try:
@@ -221,36 +221,20 @@ class AgentsServicer(rpc.AgentsServicer):
             else:
                 await self._queue.put((session, message, self._clock.monotonic()))
 
-    async def _send(self, session: _Session, context: Context) -> None:
-        """Send what is due, whenever something is. Raises `_Refused` when a newer stream came."""
+    async def _send(self, session: Session, context: Context) -> None:
+        """Send what is due, whenever something is. Raises why the stream was ended."""
         while True:
             await session.wake.wait()
             session.wake.clear()
-            if session.is_replaced:
-                text = f"a newer connection of node `{session.node}` took over"
-                raise _Refused(grpc.StatusCode.ABORTED, text)
-            for message in list(self._due(session)):
+            if session.ended:
+                raise session.ended
+            for message in list(session.due()):
                 await context.write(message)
 
-    def _due(self, session: _Session) -> Iterator[pb.CoordinatorMessage]:
-        """Yield what is due, in an order that makes sense to the agent, and forget it."""
-        if session.is_assignment_due:
-            session.is_assignment_due = False
-            yield wire.assignment(session.revision, session.assigned.values())
-        for engine, position in session.resumes.items():
-            yield wire.resume(engine, position)
-        for engine, reason in session.resyncs.items():
-            yield wire.resync(engine, reason)
-        for engine in session.acks:
-            feed = session.feeds.get(engine)
-            if feed and feed.visible:
-                yield wire.ack(engine, feed.visible.position)
-        session.resumes.clear()
-        session.resyncs.clear()
-        session.acks.clear()
-
-    def _note_refusal(self, refused: _Refused) -> None:
-        """Count it; log it unless it only repeats the last one."""
+    def _note(self, refused: _Refused) -> None:
+        """Count a refusal; log it unless it only repeats the last one."""
+        if isinstance(refused, _Ended):
+            return
         self._counts["refused"] += 1
         if refused.text != self._last_refusal:
             log.warning("agent refused", status=refused.code.name, reason=refused.text)
@@ -272,7 +256,7 @@ class AgentsServicer(rpc.AgentsServicer):
 
     async def _do_chores(self) -> None:
         """Follow discovery, sweep, let leases expire. Never waits half-way through a change."""
-        resync_at = ack_at = expire_at = self._clock.monotonic()
+        resync_at = ack_at = expire_at = 0.0
         while True:
             await self._clock.sleep(CHORES_S)
             now = self._clock.monotonic()
@@ -281,10 +265,8 @@ class AgentsServicer(rpc.AgentsServicer):
                 if (session.resyncs and now >= resync_at) or (session.acks and now >= ack_at):
                     session.wake.set()
             self._caches.sweep_step()
-            if now >= resync_at:
-                resync_at = now + RESYNC_S
-            if now >= ack_at:
-                ack_at = now + ACK_S
+            resync_at = now + RESYNC_S if now >= resync_at else resync_at
+            ack_at = now + ACK_S if now >= ack_at else ack_at
             if now >= expire_at:
                 expire_at = now + EXPIRE_S
                 self._caches.expire(now)
@@ -296,7 +278,7 @@ class AgentsServicer(rpc.AgentsServicer):
             if node not in self._sessions and not self._cluster.assigned_to(node):
                 del self._newest[node]
 
-    def _follow_assignment(self, session: _Session) -> None:
+    def _follow_assignment(self, session: Session) -> None:
         """Bring a stream in line with what discovery last said."""
         if session.revision == self._cluster.revision:
             return
@@ -313,7 +295,7 @@ class AgentsServicer(rpc.AgentsServicer):
         session.is_assignment_due = True
         session.wake.set()
 
-    def _resume(self, session: _Session, engine: EngineId) -> None:
+    def _resume(self, session: Session, engine: EngineId) -> None:
         """Ask the agent to go on where the engine's feed stands, unless this stream feeds it."""
         feed = self._caches.feed(engine)
         if feed is None or session.feeds.get(engine) is feed:
@@ -323,7 +305,7 @@ class AgentsServicer(rpc.AgentsServicer):
         session.resyncs.pop(engine, None)
         self._note_digest(feed, self._clock.monotonic())
 
-    def _apply(self, session: _Session, message: Message, received_at: float) -> None:
+    def _apply(self, session: Session, message: Message, received_at: float) -> None:
         if self._sessions.get(session.node) is not session:
             self._counts["late"] += 1
             return
@@ -341,7 +323,7 @@ class AgentsServicer(rpc.AgentsServicer):
                 self._cluster.observe_load(engine, load, received_at - age_s)
 
     def _apply_digest(
-        self, session: _Session, message: SnapshotChunk | Delta, received_at: float
+        self, session: Session, message: SnapshotChunk | Delta, received_at: float
     ) -> None:
         engine = message.engine
         feed = session.feeds.get(engine)
@@ -353,7 +335,6 @@ class AgentsServicer(rpc.AgentsServicer):
             self._counts["resyncs"] += 1
             session.resyncs[engine] = reason  # sent by the chores, at their pace
         session.acks.add(engine)
-        self._counts["deltas" if isinstance(message, Delta) else "snapshots"] += 1
         self._note_digest(feed, received_at)
 
     def _note_digest(self, feed: Feed, heard_at: float) -> None:
@@ -377,8 +358,7 @@ def _first(reasons: BaseExceptionGroup[_Refused]) -> _Refused:
 async def serving(servicer: AgentsServicer, address: str) -> AsyncIterator[str]:
     """Serve agents on HOST:PORT; yields the address with the port that was bound.
 
-    Raises `OSError` where the address cannot be had. Streams never end by themselves, so they are
-    cut at the end.
+    Raises `OSError` where the address cannot be had.
     """
     server = grpc.aio.server(options=OPTIONS)
     rpc.add_AgentsServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
@@ -390,4 +370,5 @@ async def serving(servicer: AgentsServicer, address: str) -> AsyncIterator[str]:
     try:
         yield f"{address.rpartition(':')[0]}:{port}"
     finally:
-        await server.stop(None)
+        servicer.close()
+        await server.stop(CLOSE_S)

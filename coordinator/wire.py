@@ -1,4 +1,4 @@
-"""The agents' stream, to and from the wire. Pure; used by ingest alone.
+"""The agents' stream, to and from the wire. Pure; used by ingest and its sessions.
 
 A missing series is `None`, never zero. What only a newer agent can say is left out or read as
 `unsure`, so that agents may be upgraded first.

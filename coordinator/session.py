@@ -1,0 +1,51 @@
+"""One agent's open stream: what it may feed, and what is due to it. No I/O.
+
+Written by ingest alone. What is due is kept as latest values, a few per engine, so that an agent
+that does not read costs nothing.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from coordinator import wire
+from coordinator.cluster import Engine
+from coordinator.feed import Feed, Position, Reason, Stream
+from lineside.ids import EngineId, NodeId
+from lineside.v1 import agents_pb2 as pb
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """`wake` is set when something is due at once; acks and resyncs wait for their turn."""
+
+    node: NodeId
+    stream: Stream
+    revision: int = -1
+    """Of the assignment that `assigned` is."""
+    assigned: dict[EngineId, Engine] = field(default_factory=dict)
+    feeds: dict[EngineId, Feed] = field(default_factory=dict)
+    """What this stream feeds. An engine that was forgotten and came back has another feed."""
+    resumes: dict[EngineId, Position] = field(default_factory=dict)
+    resyncs: dict[EngineId, Reason] = field(default_factory=dict)
+    acks: set[EngineId] = field(default_factory=set)
+    is_assignment_due: bool = False
+    ended: Exception | None = None
+    """Why the stream is to be closed, once it is."""
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def due(self) -> Iterator[pb.CoordinatorMessage]:
+        """Yield what is due, in an order that makes sense to the agent, and forget it."""
+        if self.is_assignment_due:
+            self.is_assignment_due = False
+            yield wire.assignment(self.revision, self.assigned.values())
+        for engine, position in self.resumes.items():
+            yield wire.resume(engine, position)
+        for engine, reason in self.resyncs.items():
+            yield wire.resync(engine, reason)
+        for engine in self.acks & self.feeds.keys():
+            if holding := self.feeds[engine].visible:
+                yield wire.ack(engine, holding.position)
+        self.resumes.clear()
+        self.resyncs.clear()
+        self.acks.clear()
