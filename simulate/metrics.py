@@ -19,6 +19,8 @@ _ITL += (1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _E2E: tuple[float, ...] = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0)
 _E2E += (30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0)
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_SUCCESS_TEXT = "Count of successfully processed requests."
+_SUCCESS_LABELS = ("engine", "finished_reason", "model_name")
 _FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 _TOTALS = {
@@ -74,10 +76,7 @@ class _Families:
             "iteration_tokens_total", "Histogram of number of tokens per engine_step.", _STEP_TOKENS
         )
         self.success = Counter(
-            "vllm:request_success",
-            "Count of successfully processed requests.",
-            ("engine", "finished_reason", "model_name"),
-            registry=registry,
+            "vllm:request_success", _SUCCESS_TEXT, _SUCCESS_LABELS, registry=registry
         )
         self.sleep = gauge(
             "engine_sleep_state",
