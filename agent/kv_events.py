@@ -184,8 +184,8 @@ _FULL_ATTENTION = {None, "full_attention", "mla_attention", "sink_full_attention
 
 
 def _is_map(packed: bytes | msgspec.Raw) -> bool:
-    first = memoryview(packed)[:1].tobytes()
-    return b"\x80" <= first <= b"\x8f" or first in (b"\xde", b"\xdf")
+    view = memoryview(packed)
+    return len(view) > 0 and (0x80 <= view[0] <= 0x8F or view[0] in (0xDE, 0xDF))
 
 
 def _event(raw: msgspec.Raw) -> KvEvent | None:
