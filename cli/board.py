@@ -165,8 +165,8 @@ class Summary:
         }
 
 
-def summary_text(summary: Summary) -> Group:
-    """Return the summary for people."""
+def show_summary(summary: Summary, console: Console) -> None:
+    """Print the summary for people."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     for name in ("median TTFT", "prompt tokens from cache", "requests"):
@@ -181,7 +181,11 @@ def summary_text(summary: Summary) -> Group:
             percent(cached_share(samples)),
             str(len(samples)),
         )
-    return Group(Text(), table, Text("\n" + "\n".join(_sentences(summary))))
+    console.print()
+    console.print(table)
+    console.print()
+    for sentence in _sentences(summary):
+        console.print(sentence, soft_wrap=True)
 
 
 def _sentences(summary: Summary) -> list[str]:

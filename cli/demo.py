@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 from rich.console import Console
 
-from cli.board import Board, Summary, show, summary_text
+from cli.board import Board, Summary, show, show_summary
 from cli.children import Child, CouldNotRun, child
 from cli.commands import Subcommands
 from cli.stack import Stack, running
@@ -39,6 +39,12 @@ BLOCKS = 2000
 
 DEFAULT_SECONDS = 16.0
 READY_LIMIT_S = 20.0
+
+_INTRODUCTION = f"""\
+{ENGINES} simulated vLLM engines; {SIZES.groups} long system prompts of about \
+{SIZES.prefix_tokens} tokens, {RATE_PER_S:.0f} chats a second that each begin with one of them.
+First every chat goes to the next engine in turn ({{seconds:.0f}} s), then Lineside chooses.
+"""
 
 Send = Callable[[Turn], Awaitable[Sample]]
 
@@ -78,6 +84,7 @@ def _seconds(text: str) -> float:
 
 async def _demo(arguments: argparse.Namespace) -> int:
     console = Console(stderr=arguments.json, highlight=False)
+    console.print(_INTRODUCTION.format(seconds=arguments.seconds), soft_wrap=True)
     with tempfile.TemporaryDirectory(prefix="lineside-demo-") as folder:
         direct = await _round_robin(arguments, console, Path(folder))
         routed, summary = await _lineside(arguments, console, Path(folder), direct)
@@ -118,7 +125,7 @@ async def _lineside(
 
             routed = await _pass("Lineside", arguments, console, session, engines, send)
             summary = Summary(direct, routed, await _decisions(stack, session))
-            console.print(summary_text(summary))
+            show_summary(summary, console)
             if arguments.keep:
                 await _keep(stack, console)
     return routed, summary

@@ -197,7 +197,8 @@ async def _tell(stack: Stack, count: int, as_json: bool) -> None:
     console.print(_table(engines))
     model = next((engine["model"] for engine in engines if engine["model"]), "MODEL")
     console.print(
-        f"gateway  {stack.http}/v1   debug  {stack.admin}/debug/engines   Ctrl-C ends it\n"
+        f"\ngateway  {stack.http}/v1\ndebug    {stack.admin}/debug/engines\nCtrl-C ends it\n",
+        soft_wrap=True,
     )
     console.print(
         f"try: curl {stack.http}/v1/chat/completions -H 'content-type: application/json' \\\n"
