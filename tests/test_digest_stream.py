@@ -1,8 +1,9 @@
 """The digest stream as a whole, without sockets: random walks over agent, wires and coordinator.
 
 The index never differs from the agent's truth while it looks current, and once nothing happens any
-more it becomes current. Each guard of docs/protocol.md was taken out by hand once; the walks found
-every one of them.
+more it becomes current. The walk fails when fresh slots, the fencing of streams, new generations,
+the mark of a diverged feed, the sweep before a slot is used again, or the flush before a snapshot
+is taken out. Guards that checksums back up have tests of their own in tests/test_feed.py.
 """
 
 from collections import deque
