@@ -1,57 +1,77 @@
-"""The agent's configuration: one strict document, read once. Never re-read while running."""
+"""The agent's settings: read once, strict, frozen. Never re-read while running.
 
+`lineside.settings` reads them; each field's bounds are its annotation's, what fields must be
+together is in `problems`.
+"""
+
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import msgspec
-import yaml
+from msgspec import Meta
 
+from agent.scrape import BUSY_S, IDLE_S
+from lineside.schema import Address, Listen, Name, Secret, shown
+from lineside.settings import Problem
 
-class ConfigError(Exception):
-    """The document cannot be used. Says where and why, in one line."""
+STALE_AFTER_S = 2.0
+"""Coordinators call a load stale after this (docs/protocol.md)."""
 
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be set of an agent."""
 
-    coordinators: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
-    """gRPC addresses, `HOST:PORT`; one stream is kept to each."""
+    coordinators: Annotated[tuple[Address, ...], Meta(min_length=1)]
+    """gRPC addresses of the coordinators; one stream is kept to each."""
 
     transport: Literal["plaintext"]
     """How the streams are protected. The only choice for now, so it has to be named."""
 
-    node: Annotated[str, msgspec.Meta(min_length=1)] = "local"
+    node: Name = "local"
     """The node's name, as the coordinators' assignments know it."""
 
-    token: str = ""
-    """Bearer token that the coordinators ask for; empty: none is sent. Masked wherever shown."""
+    token: Secret = ""
+    """Bearer token that the coordinators ask for; empty: none is sent."""
 
-    metrics: str = "127.0.0.1:0"
-    """Where `/healthz`, `/readyz` and `/metrics` listen, `HOST:PORT`; port 0: any free one."""
+    metrics: Listen = "127.0.0.1:0"
+    """Where `/healthz`, `/readyz` and `/metrics` listen; port 0: any free one."""
+
+    scrape_busy_s: Annotated[float, Meta(ge=0.05, le=60)] = BUSY_S
+    """Between two looks at the /metrics of a server that has requests, start to start."""
+
+    scrape_idle_s: Annotated[float, Meta(ge=0.05, le=60)] = IDLE_S
+    """The same while it has none. Each costs the server a few milliseconds."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What goes to standard error."""
 
-    def __post_init__(self) -> None:
-        for address in (*self.coordinators, self.metrics):
-            address_of(address)
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the fields together."""
+        for number, address in enumerate(self.coordinators):
+            if (first := self.coordinators.index(address)) != number:
+                yield Problem(
+                    (("coordinators", number), ("coordinators", first)),
+                    "duplicate-coordinator",
+                    f"`{address}` is named twice",
+                    "one stream is kept to each coordinator",
+                )
+        if self.scrape_busy_s > self.scrape_idle_s:
+            yield Problem(
+                (("scrape_busy_s",), ("scrape_idle_s",)),
+                "bounds",
+                f"`scrape_busy_s` is {self.scrape_busy_s:g} s, above `scrape_idle_s`,"
+                f" which is {self.scrape_idle_s:g} s",
+                "busy servers are looked at more often, not less",
+            )
+        for name in ("scrape_busy_s", "scrape_idle_s"):
+            if (pause := getattr(self, name)) >= STALE_AFTER_S:
+                yield Problem(
+                    ((name,),),
+                    "bounds",
+                    f"`{name}` is {pause:g} s, and a load is stale after {STALE_AFTER_S:g} s",
+                    f"stay below {STALE_AFTER_S:g} s, or every engine would be shown as stale",
+                )
 
     def masked(self) -> dict[str, object]:
-        """Return the document as it may be shown."""
-        shown: dict[str, object] = msgspec.to_builtins(self)
-        return shown | {"token": "***" if self.token else ""}
-
-
-def parse(document: bytes) -> AgentConfig:
-    """Read YAML or JSON. Raises `ConfigError`."""
-    try:
-        return msgspec.yaml.decode(document, type=AgentConfig)
-    except (msgspec.MsgspecError, yaml.YAMLError) as error:
-        raise ConfigError(" ".join(str(error).split())) from error
-
-
-def address_of(text: str) -> tuple[str, int]:
-    """Split `HOST:PORT`; brackets of an IPv6 host are dropped. Raises `ValueError`."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"`{text}` is not HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+        """Return the settings as they may be shown."""
+        return shown(self)

@@ -1,15 +1,15 @@
-"""Builds the agent from its configuration and runs it; the only place that reads argv."""
+"""Builds the agent from its settings and runs it; alone reads argv and the environment."""
 
 import argparse
 import asyncio
 import json
+import os
 import secrets
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import aiohttp
 import uvloop
@@ -18,15 +18,17 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.exposition import choose_encoder
 
 from agent.assignment import AssignedEngine
-from agent.config import AgentConfig, ConfigError, address_of, parse
+from agent.config import AgentConfig
 from agent.gpu import GpuReader
 from agent.metrics import AgentMetrics, watch_lag
 from agent.node import Node
 from agent.report import Reporter
+from agent.scrape import Pauses
 from agent.subscriber import Subscriber
-from lineside import logs
+from lineside import launch, logs
 from lineside.clock import SystemClock
 from lineside.ids import NodeId
+from lineside.schema import split_address
 
 CLOSE_S = 1.0
 """What a request to the listener gets to end in when the agent stops."""
@@ -54,7 +56,8 @@ async def run(
             aiohttp.ClientSession(connector=connector) as session,
             asyncio.TaskGroup() as tasks,
         ):
-            node = Node(tasks, clock, session, _subscriber, GpuReader().read)
+            pauses = Pauses(config.scrape_busy_s, config.scrape_idle_s)
+            node = Node(tasks, clock, session, _subscriber, GpuReader().read, pauses)
             reporters = {
                 address: Reporter(address, NodeId(config.node), life, config.token, node, clock)
                 for address in config.coordinators
@@ -116,7 +119,7 @@ def _application(
 
 
 def _bind(address: str) -> socket.socket:
-    host, port = address_of(address)
+    host, port = split_address(address)
     return socket.create_server(
         (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
     )
@@ -152,15 +155,17 @@ async def _run_until_signalled(config: AgentConfig) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run an agent; return 0, 2 for a configuration that cannot be used, 3 if it could not run."""
+    """Run an agent with these options."""
     parser = argparse.ArgumentParser(prog="lineside agent")
-    parser.add_argument("--config", required=True, metavar="FILE", help="`-`: standard input")
-    name = parser.parse_args(argv).config
-    try:
-        config = parse(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
-    except (ConfigError, OSError) as error:
-        sys.stderr.write(f"{name}: {error}\n")
-        return 2
+    launch.add_arguments(parser, AgentConfig)
+    return start(parser.parse_args(argv))
+
+
+def start(arguments: argparse.Namespace) -> int:
+    """Run an agent; return 0, 1 for findings in its settings, 3 if it could not run."""
+    config = launch.configured(AgentConfig, arguments, os.environ)
+    if isinstance(config, int):
+        return config
     logs.setup(config.log_level)
     log.info("starting", config=config.masked())
     try:

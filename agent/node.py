@@ -63,11 +63,13 @@ class Node:
         session: aiohttp.ClientSession,
         subscribe: Subscribe,
         read_gpus: Callable[[], NodeGpus],
+        pauses: scrape.Pauses = scrape.USUAL,
     ) -> None:
         self._tasks = tasks
         self._clock = clock
         self._session = session
         self._subscribe = subscribe
+        self._pauses = pauses
         self._connected: set[str] = set()
         self._words: dict[str, tuple[Scheme, Assigned]] = {}
         self.engines: dict[EngineId, Reading] = {}
@@ -192,7 +194,8 @@ class Node:
             self._announce()
 
     async def _scrape(self, url: str) -> None:
-        await scrape.watch(self._session, url, self._clock, partial(self._took_page, url))
+        take = partial(self._took_page, url)
+        await scrape.watch(self._session, url, self._clock, take, self._pauses)
 
     def _took_page(self, url: str, page: bytes | ScrapeFailed, asked_at: float) -> bool:
         """Keep the loads of the server's engines. Return whether any has requests."""

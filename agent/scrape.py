@@ -29,6 +29,18 @@ TIMEOUT_S = 5.0
 MAX_PAGE_BYTES = 8 << 20
 """About a hundred times a usual page; a longer one is given up as not vLLM's."""
 
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Between two scrapes of a server, start to start."""
+
+    busy_s: float = BUSY_S
+    idle_s: float = IDLE_S
+
+
+USUAL = Pauses()
+
+
 Failure: TypeAlias = Literal["connect", "timeout", "status", "size", "protocol"]
 
 
@@ -201,6 +213,7 @@ async def watch(
     base_url: str,
     clock: Clock,
     take: Callable[[bytes | ScrapeFailed, float], bool],
+    pauses: Pauses = USUAL,
 ) -> None:
     """Fetch a server's page until cancelled; `take` gets it and says whether the server is busy.
 
@@ -209,7 +222,7 @@ async def watch(
     while True:
         asked_at = clock.monotonic()
         busy = take(await fetch(session, base_url), asked_at)
-        due = asked_at + (BUSY_S if busy else IDLE_S)
+        due = asked_at + (pauses.busy_s if busy else pauses.idle_s)
         await clock.sleep(max(due - clock.monotonic(), 0.05))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -97,6 +98,7 @@ async def child(
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
+            env=_environment(),
             start_new_session=True,  # Ctrl-C reaches the parent alone, which ends its children
             preexec_fn=_end_with_parent,
         )
@@ -110,6 +112,11 @@ async def child(
         yield started
     finally:
         await started.stop()
+
+
+def _environment() -> dict[str, str]:
+    """Return ours without `LINESIDE_…`: what a child is to do stands in its configuration."""
+    return {name: said for name, said in os.environ.items() if not name.startswith("LINESIDE_")}
 
 
 @contextmanager

@@ -1,53 +1,84 @@
-"""This process's settings: read once, strict, frozen. The defaults stand here and nowhere else."""
+"""The coordinator's settings: read once, strict, frozen. The defaults stand here and nowhere else.
 
-import difflib
-import re
-from typing import Any, Literal
+`lineside.settings` reads them; each field's bounds are its annotation's, what fields must be
+together is in `problems`.
+"""
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-import yaml
+from msgspec import Meta
 
 from lineside.ids import NodeId
+from lineside.schema import Listen, Name, Secret, shown, split_address
+from lineside.settings import Problem
 
-MASK = "***"
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86_400)]
 
+ServerUrl: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=r"^https?://(\[[0-9a-fA-F:.]+\]|[^/:@\s]+)(:\d{1,5})?/?\Z",
+        title="http://HOST:PORT",
+    ),
+]
 
-class InvalidConfig(ValueError):
-    """A configuration that cannot be used; says where and why."""
+ZmqEndpoint: TypeAlias = Annotated[
+    str, Meta(pattern=r"^(tcp|ipc)://\S+\Z", title="tcp://HOST:PORT or ipc://PATH")
+]
 
 
 class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One vLLM server to route to."""
 
-    url: str
-    """Base URL of its HTTP server, http://HOST:PORT."""
-    kv: str | None = None
-    """ZMQ endpoint of its KV events. `None`: ask the server, else port 5557 of its host."""
-    replay: str | None = None
-    """ZMQ endpoint of its replay socket. `None`: as for `kv`, port 5558."""
-    tokenizer: str | None = None
-    """Directory with tokenizer.json. `None`: the model's own, where it is a local directory."""
-    rank: int | None = None
-    """Use this data-parallel rank alone. `None`: every rank that the server names."""
+    url: ServerUrl
+    """Base URL of its HTTP server."""
+    kv: ZmqEndpoint | None = None
+    """ZMQ endpoint of its KV events. `null`: ask the server, else port 5557 of its host."""
+    replay: ZmqEndpoint | None = None
+    """ZMQ endpoint of its replay socket. `null`: as for `kv`, port 5558."""
+    tokenizer: Name | None = None
+    """Directory with tokenizer.json. `null`: the model's own, where it is a local directory."""
+    rank: Annotated[int, Meta(ge=0, le=4095)] | None = None
+    """Use this data-parallel rank alone. `null`: every rank that the server names."""
     topic: str | None = None
-    """Subscription prefix of its KV events. `None`: everything."""
+    """Subscription prefix of its KV events. `null`: everything."""
 
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"https?://(\[[0-9a-fA-F:.]+\]|[^/:@\s]+)(:\d{1,5})?/?", self.url):
-            raise ValueError("`url` must be http://HOST:PORT")
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the fields together."""
+        if self.kv is not None and self.kv == self.replay:
+            yield Problem(
+                (("replay",), ("kv",)),
+                "same-address",
+                "`replay` is the same endpoint as `kv`",
+                "a server publishes events and answers replays on two sockets",
+            )
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long the HTTP gateway waits for an engine, in seconds."""
+    """How long the HTTP gateway waits for an engine."""
 
-    connect_s: float = 2.0
+    connect_s: Seconds = 2.0
     """For a connection; the next fallback is tried after it."""
-    first_token_s: float = 120.0
+    first_token_s: Seconds = 120.0
     """From the request to the first content of a stream; queueing and prefill included."""
-    idle_s: float = 60.0
+    idle_s: Seconds = 60.0
     """Between two parts of a stream."""
-    total_s: float = 1800.0
+    total_s: Seconds = 1800.0
     """For the whole answer."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield each part that is longer than the whole, and so would never end."""
+        for name in ("connect_s", "first_token_s", "idle_s"):
+            if (part := getattr(self, name)) > self.total_s:
+                yield Problem(
+                    ((name,), ("total_s",)),
+                    "bounds",
+                    f"`{name}` is {part:g} s, above `total_s`, which is {self.total_s:g} s",
+                    f"lower `{name}` or raise `total_s`: the whole answer ends first",
+                )
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -56,51 +87,63 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     transport: Literal["plaintext"]
     """How agents connect. There is only `plaintext` for now, which must be asked for by name."""
     engines: tuple[EngineSpec, ...] = ()
-    """The servers to route to."""
-    name: str = "coordinator"
+    """The servers to route to; the table below has their settings."""
+    name: Name = "coordinator"
     """What agents' logs call this process."""
-    node: str = "local"
+    node: Name = "local"
     """Name of the node whose agent reads these engines."""
-    http: str = "127.0.0.1:8080"
-    """Listen address of the gateway, HOST:PORT; port 0: any free one."""
-    grpc: str = "127.0.0.1:9002"
+    http: Listen = "127.0.0.1:8080"
+    """Listen address of the gateway; port 0: any free one."""
+    grpc: Listen = "127.0.0.1:9002"
     """Listen address for agents."""
-    admin: str = "127.0.0.1:9090"
-    """Listen address for health, metrics and debug endpoints."""
-    admin_token: str | None = None
-    """Bearer token for debug endpoints. `None`: they answer callers on this machine only."""
-    agent_token: str | None = None
-    """Bearer token that agents must send. `None`: none is asked for."""
-    store: str = "memory"
-    """`memory`, or `sqlite:PATH` to keep state over restarts."""
-    prefill_tokens_per_s: float = 20_000.0
+    admin: Annotated[Listen, Meta(extra={"variable": False})] = "127.0.0.1:9090"
+    """Listen address for health, metrics and debug endpoints. No variable: `LINESIDE_ADMIN` tells
+    the command line whom to ask."""
+    admin_token: Secret | None = None
+    """Bearer token for debug endpoints. `null`: they answer callers on this machine only."""
+    agent_token: Secret | None = None
+    """Bearer token that agents must send. `null`: none is asked for."""
+    store: Annotated[
+        str, Meta(pattern=r"^(memory|sqlite:.+)\Z", title="`memory` or sqlite:PATH")
+    ] = "memory"
+    """Where state is kept: in memory, or in a file that outlives restarts."""
+    prefill_tokens_per_s: Annotated[float, Meta(gt=0, le=1e9)] = 20_000.0
     """Prompt tokens that one engine computes in a second; the base of predicted latency."""
-    step_s: float = 0.008
-    """Seconds of one engine step, the least that a first token takes."""
-    stride: int = 4
+    step_s: Annotated[float, Meta(gt=0, le=60)] = 0.008
+    """One engine step, the least that a first token takes."""
+    stride: Annotated[int, Meta(ge=1, le=1024)] = 4
     """Every stride-th key of 16 tokens is reported by agents."""
-    body_limit_bytes: int = 16 * 2**20
+    body_limit_bytes: Annotated[int, Meta(ge=1, le=2**30)] = 16 * 2**20
     """Largest request body; a larger one is refused before it is parsed."""
-    probe_s: float = 2.0
-    """Seconds between two looks at each engine."""
-    drain_s: float = 30.0
-    """Seconds that open requests get to finish after SIGTERM."""
+    probe_s: Annotated[float, Meta(gt=0, le=3600)] = 2.0
+    """Between two looks at each engine."""
+    drain_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
+    """What open requests get to finish in after SIGTERM."""
     timeouts: Timeouts = Timeouts()
     """Of the gateway."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Of the JSON lines on standard error."""
 
-    def __post_init__(self) -> None:
-        for name in ("http", "grpc", "admin"):
-            split_address(getattr(self, name), name)
-        named = [(spec.url.rstrip("/"), spec.rank) for spec in self.engines]
-        if twice := next((url for url, rank in named if named.count((url, rank)) > 1), None):
-            raise ValueError(f"engine `{twice}` is named twice")
-        if self.store != "memory" and not re.fullmatch(r"sqlite:.+", self.store):
-            raise ValueError("`store` must be `memory` or `sqlite:PATH`")
-        for name in ("prefill_tokens_per_s", "stride", "body_limit_bytes", "probe_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"`{name}` must be above 0")
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the fields together."""
+        for one, other in combinations(("http", "grpc", "admin"), 2):
+            if _clash(getattr(self, one), getattr(self, other)):
+                yield Problem(
+                    ((other,), (one,)),
+                    "same-address",
+                    f"`{other}` listens where `{one}` does, on `{getattr(self, other)}`",
+                    "give each listener a port of its own; port 0 takes any free one",
+                )
+        seen: dict[tuple[str, int | None], int] = {}
+        for number, spec in enumerate(self.engines):
+            first = seen.setdefault((spec.url.rstrip("/"), spec.rank), number)
+            if first != number:
+                yield Problem(
+                    (("engines", number, "url"), ("engines", first, "url")),
+                    "duplicate-engine",
+                    f"`{spec.url}` is named twice with the same rank",
+                    f"the first is entry {first + 1} of `engines`",
+                )
 
     @property
     def node_id(self) -> NodeId:
@@ -114,41 +157,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def shown(self) -> dict[str, Any]:
         """Return the settings for people, secrets masked."""
-        settings: dict[str, Any] = msgspec.to_builtins(self)
-        for secret in ("agent_token", "admin_token"):
-            if settings[secret] is not None:
-                settings[secret] = MASK
-        return settings
+        return shown(self)
 
 
-def split_address(address: str, name: str = "address") -> tuple[str, int]:
-    """Return host and port of HOST:PORT. Raises `ValueError`."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"`{name}` must be HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
-def load(text: str) -> Config:
-    """Read YAML or JSON. Raises `InvalidConfig`."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark else ""
-        raise InvalidConfig(f"{where}not valid YAML or JSON") from None
-    if not isinstance(document, dict):
-        raise InvalidConfig("the configuration must be a mapping of settings")
-    try:
-        return msgspec.convert(document, Config)
-    except msgspec.ValidationError as error:
-        raise InvalidConfig(_with_hint(str(error))) from None
-
-
-def _with_hint(message: str) -> str:
-    unknown = re.search(r"unknown field `([^`]*)`", message)
-    if unknown is None:
-        return message
-    known = [name for kind in (Config, EngineSpec, Timeouts) for name in kind.__struct_fields__]
-    near = difflib.get_close_matches(unknown.group(1), known, n=1)
-    return f"{message}; did you mean `{near[0]}`?" if near else message
+def _clash(one: str, other: str) -> bool:
+    """Whether two listeners want the same port; no host or 0.0.0.0 is every interface."""
+    (host, port), (other_host, other_port) = split_address(one), split_address(other)
+    every = {"", "0.0.0.0", "::"}
+    return port == other_port != 0 and (host == other_host or bool({host, other_host} & every))

@@ -1,17 +1,17 @@
-"""Builds the coordinator from its configuration and runs it; the only place that reads argv."""
+"""Builds the coordinator from its settings and runs it; alone reads argv and the environment."""
 
 import argparse
 import asyncio
 import gc
 import json
 import logging
+import os
 import random
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import aiohttp
 import uvloop
@@ -22,7 +22,7 @@ from coordinator import dispatch
 from coordinator.admin import Admin, Readiness
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster, Engine
-from coordinator.config import Config, InvalidConfig, load, split_address
+from coordinator.config import Config
 from coordinator.discovery import Discovery
 from coordinator.door_http import Door
 from coordinator.inflight import InFlight
@@ -34,9 +34,10 @@ from coordinator.records import Records
 from coordinator.store import SqliteStore, cluster_secret
 from coordinator.tagging import NoTags
 from coordinator.tokens import Tokens
-from lineside import logs
+from lineside import launch, logs
 from lineside.clock import SystemClock
 from lineside.ids import EngineId
+from lineside.schema import split_address
 
 log = logs.get("coordinator.main")
 
@@ -266,15 +267,17 @@ async def _run_until_signalled(config: Config) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a coordinator; return 0, 2 for a bad configuration, or 3 if it could not run."""
+    """Run a coordinator with these options."""
     parser = argparse.ArgumentParser(prog="lineside coordinator")
-    parser.add_argument("--config", required=True, metavar="FILE", help="`-`: standard input")
-    name = parser.parse_args(argv).config
-    try:
-        config = load(sys.stdin.read() if name == "-" else Path(name).read_text())
-    except (InvalidConfig, OSError) as error:
-        sys.stderr.write(f"{name}: {error}\n")
-        return 2
+    launch.add_arguments(parser, Config)
+    return start(parser.parse_args(argv))
+
+
+def start(arguments: argparse.Namespace) -> int:
+    """Run a coordinator; return 0, 1 for findings in its settings, 3 if it could not run."""
+    config = launch.configured(Config, arguments, os.environ)
+    if isinstance(config, int):
+        return config
     logs.setup(config.log_level)
     log.info("starting", config=config.shown())
     try:

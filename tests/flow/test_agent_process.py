@@ -329,9 +329,7 @@ async def test_the_process_says_where_it_listens_and_ends_on_term() -> None:
 @pytest.mark.parametrize(
     ("config", "code", "error"),
     [
-        pytest.param(
-            {"coordinators": ["c:1"]}, 2, b"missing required field `transport`", id="no transport"
-        ),
+        pytest.param({"coordinators": ["c:1"]}, 1, b"`transport` is missing", id="no transport"),
         pytest.param(
             {"coordinators": ["c:1"], "transport": "plaintext", "metrics": "192.0.2.1:1"},
             3,

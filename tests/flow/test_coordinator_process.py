@@ -63,7 +63,7 @@ async def test_a_process_serves_and_stops_on_sigterm() -> None:
     ("config", "code", "said"),
     [
         pytest.param(
-            {"transport": "plaintext", "htpp": "x"}, 2, b"did you mean `http`?", id="typo"
+            {"transport": "plaintext", "htpp": "x"}, 1, b"did you mean `http`?", id="typo"
         ),
         pytest.param(
             {"transport": "plaintext", "http": "192.0.2.1:1"},
