@@ -157,11 +157,17 @@ class Worker:
     def flush(self) -> bool:
         """Put what changed since the last flush into the log. Return whether anything did."""
         changes = self._residency.take_changes()
-        if self._residency.media != self.log.media:
-            self.log.restart(self._residency.media, self._residency.held())
+        if self._speaks_otherwise():
+            of = self._residency
+            self.log.restart(of.media, of.held(), of.stride, hit_points=of.hit_points)
             return True
         self.log.record(changes)
         return self.log.flush()
+
+    def _speaks_otherwise(self) -> bool:
+        """Tell whether what is held cannot be said within the log's generation."""
+        now, said = self._residency, self.log
+        return (now.media, now.stride, now.hit_points) != (said.media, said.stride, said.hit_points)
 
     def saw(self, load: Load, at: float) -> None:
         """Hold the engine's counters against its events."""

@@ -36,6 +36,11 @@ class BlockStored(msgspec.Struct, frozen=True):
     """(identifier, token of the run) for each media part that starts in the run, in order."""
     keyable: int
     """Leading blocks of the run that nothing but the fields above tells apart from others."""
+    kind: str | None = None
+    """Of KV group, in the engine's word; `None`: it does not tell. A group that is not of full
+    attention lists only blocks that it keeps: its keys, then, are not those of the tokens."""
+    window: int | None = None
+    """Tokens that the group's attention reaches back to, itself included; `None`: not told."""
 
 
 class BlockRemoved(msgspec.Struct, frozen=True):
@@ -140,6 +145,7 @@ class _Stored(msgspec.Struct, tag="BlockStored"):
     extra_keys: list[list[Any] | None] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
 
 
 class _Removed(msgspec.Struct, tag="BlockRemoved"):
@@ -229,6 +235,8 @@ def _stored(wire: _Stored) -> BlockStored:
         salt=salt,
         media=media,
         keyable=keyable,
+        kind=wire.kv_cache_spec_kind,
+        window=wire.kv_cache_spec_sliding_window,
     )
 
 

@@ -10,20 +10,21 @@ mean the same key, and blocks of several units share the units before they diffe
 The level of a block is the slowest medium that a request touches to use it with all its ancestors,
 where each block counts in the fastest medium that holds it. Without a level it is not servable, and
 what is not servable is not reported: so what is reported is closed under prefix.
+
+An engine with several KV groups reports hit points instead, which are not (see `agent.hybrid`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import assert_never
 
+from agent.blocks import GONE, Block
+from agent.hybrid import NotMatched, Windows
 from agent.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, EngineKey, KvEvent
 from lineside.hashing import UNIT, UNIT_BYTES, chain, mix, seed, strided
 from lineside.ids import BlockKey, Medium
 
-HYBRID = "hybrid attention is not matched yet"
-
-_GONE = len(Medium)
-"""The level of what is not servable: slower than every medium, so that `max` hands it down."""
+NO_CHAIN = "no KV group of full attention was seen"
 
 _MEDIA = (*Medium, None)
 """From level to what is reported."""
@@ -35,23 +36,6 @@ _MASK = 2**_BITS - 1
 _ONE = tuple(1 << _BITS * medium for medium in Medium)
 
 
-class _Block:
-    """An engine key. One without `key` is held, but what it means is not known: it has no place."""
-
-    __slots__ = ("children", "copies", "engine_key", "key", "level", "parent", "phase", "reported")
-
-    def __init__(self, engine_key: EngineKey) -> None:
-        self.engine_key = engine_key
-        self.copies = 0
-        self.level = _GONE
-        self.key: BlockKey | None = None  # of its last unit
-        self.phase = 0  # units from the start of the prompt to its end, modulo the stride
-        self.reported: tuple[BlockKey, ...] = ()
-        self.parent: _Block | None = None  # `None`: first of its prompt
-        # Most blocks have one child, and a set costs twice a block.
-        self.children: _Block | set[_Block] | None = None
-
-
 class Residency:
     """Which block keys one engine holds, and where.
 
@@ -61,11 +45,12 @@ class Residency:
     def __init__(self, secret: bytes, stride: int) -> None:
         self._secret = secret
         self._stride = stride
-        self._blocks: dict[EngineKey, _Block] = {}
+        self._blocks: dict[EngineKey, Block] = {}
         self._carriers: dict[BlockKey, int] = {}
         self._before: dict[BlockKey, int] = {}  # levels at the last take, of what changed since
-        self._other_groups: dict[tuple[int, Medium, EngineKey], int] = {}
+        self._windows = Windows()  # the other KV groups
         self._group: int | None = None  # the full-attention group, once seen
+        self._group_told = False  # by more than an offloading tier, which leaves kinds out
         self.media = 1
         """Slowest medium in use + 1. A change asks for a new generation. `clear` resets it."""
         self.block_size = 0
@@ -76,8 +61,20 @@ class Residency:
         """Of `blocks`, those that no block key is known for."""
         self.unmatched_removals = 0
         """Removals of what was not held, over all lives of the engine."""
-        self.unusable = ""
+        self.hit_points = False
+        """Whether hit points are reported instead of strided keys (see `agent.hybrid`). A change
+        asks for a new generation. `clear` resets it."""
+        self._given_up = ""
+
+    @property
+    def unusable(self) -> str:
         """Why nothing of this engine can be matched; empty: it can."""
+        return self._given_up or (NO_CHAIN if self.hit_points and self._group is None else "")
+
+    @property
+    def stride(self) -> int:
+        """Units between two depths at which a key may be reported: of hit points, a block."""
+        return self.block_size // UNIT if self.hit_points else self._stride
 
     def apply(self, event: KvEvent) -> None:
         """Apply one event; the order is the engine's."""
@@ -97,10 +94,12 @@ class Residency:
         self._forget_blocks()
         self._carriers.clear()
         self._before.clear()
-        self._group = None
+        self._windows = Windows()
+        self._group, self._group_told = None, False
         self.media = 1
         self.block_size = 0
-        self.unusable = ""
+        self.hit_points = False
+        self._given_up = ""
 
     def take_changes(self) -> dict[BlockKey, Medium | None]:
         """Return what changed since the last take, net; `None` is gone."""
@@ -119,12 +118,10 @@ class Residency:
     # --- stores and removals ----------------------------------------------------------------------
 
     def _store(self, event: BlockStored) -> None:
-        if not self._is_matched_group(event):
-            for engine_key in event.keys:
-                place = (event.group, event.medium, engine_key)
-                self._other_groups[place] = self._other_groups.get(place, 0) + 1
-            return
         self._observe(event)
+        if not self._is_chain(event):
+            self._store_elsewhere(event)
+            return
         one, units, end = _ONE[event.medium], event.block_size // UNIT, 0
         parent = None if event.parent is None else self._blocks.get(event.parent)
         keys = self._unit_keys(event, parent)
@@ -132,7 +129,7 @@ class Residency:
         for engine_key in event.keys:
             block = self._blocks.get(engine_key)
             if block is None:
-                block = self._blocks[engine_key] = _Block(engine_key)
+                block = self._blocks[engine_key] = Block(engine_key)
             if end < len(keys):
                 if block.key is None:
                     self._place(block, parent, keys[end : end + units])
@@ -146,8 +143,7 @@ class Residency:
 
     def _remove(self, event: BlockRemoved) -> None:
         if event.group != self._group:
-            for engine_key in event.keys:
-                self._remove_other((event.group, event.medium, engine_key))
+            self._remove_elsewhere(event)
             return
         one = _ONE[event.medium]
         for engine_key in event.keys:
@@ -164,32 +160,35 @@ class Residency:
             if not block.copies:
                 self._drop(block)
 
-    def _remove_other(self, place: tuple[int, Medium, EngineKey]) -> None:
-        copies = self._other_groups.pop(place, 0)
-        if copies > 1:
-            self._other_groups[place] = copies - 1
-        elif not copies:
-            self.unmatched_removals += 1
+    def _is_chain(self, event: BlockStored) -> bool:
+        """Tell whether an event is of the KV group that gives chain and tokens."""
+        if event.full_attention and not self._group_told:
+            self._group_told = event.medium is Medium.GPU or event.kind is not None
+            if self._group is None:
+                self._group = event.group
+            elif self._group_told and self._group != event.group:
+                self._mistook(event.group)
+        return event.group == self._group and event.full_attention
 
-    def _is_matched_group(self, event: BlockStored) -> bool:
-        if self._group is None and event.full_attention:
-            self._group = event.group
-        if event.group == self._group and event.full_attention:
-            return True
-        self._give_up(HYBRID)
-        return False
+    def _mistook(self, group: int | None) -> None:
+        """Put right which group the chain comes from, after a tier's events alone."""
+        self._withdraw()
+        self._forget_blocks()
+        self._group = group
 
     def _observe(self, event: BlockStored) -> None:
         self.media = max(self.media, event.medium + 1)
         # Offloading tiers have block sizes of their own, or leave them out.
         if event.medium is Medium.GPU and event.block_size != self.block_size:
+            if self.block_size and self.hit_points:
+                self._give_up("KV groups of different block sizes are not matched yet")
             self.block_size = self.block_size or event.block_size
             if event.block_size % UNIT:
                 self._give_up(f"block size {event.block_size} is not a multiple of {UNIT}")
 
-    def _unit_keys(self, event: BlockStored, parent: _Block | None) -> list[BlockKey]:
+    def _unit_keys(self, event: BlockStored, parent: Block | None) -> list[BlockKey]:
         """Return the unit keys of the run's leading blocks, as many as can be computed."""
-        if self.unusable or not event.keyable or event.block_size % UNIT:
+        if self._given_up or not event.keyable or event.block_size % UNIT:
             return []
         if event.parent is None:
             return run_keys(seed(self._secret, event.lora, event.salt), event)
@@ -199,28 +198,30 @@ class Residency:
 
     # --- the tree of blocks -----------------------------------------------------------------------
 
-    def _place(self, block: _Block, parent: _Block | None, keys: Sequence[BlockKey]) -> None:
+    def _place(self, block: Block, parent: Block | None, keys: Sequence[BlockKey]) -> None:
         """Give a block its keys and its parent. Copies from before were counted as unkeyed."""
         if block.copies:
             self.unkeyed_blocks -= _total(block.copies)
         before = 0
         if parent is not None:
             before = parent.phase
-            block.parent = parent
-            _adopt(parent, block)
+            parent.adopt(block)
         block.key = keys[-1]
         phase = before + len(keys)
         if phase >= self._stride:
             block.reported = tuple(strided(keys, self._stride, before + 1))
             phase %= self._stride
         block.phase = phase
+        if self.hit_points:
+            block.reported = ()
+            self._windows.place(block)
 
-    def _settle(self, block: _Block) -> None:
+    def _settle(self, block: Block) -> None:
         """Bring the level of a block and of its descendants in line with its copies.
 
         Touches what changes and one step beyond. A loop: prompts are thousands of blocks deep.
         """
-        pending = [block]
+        pending, hybrid = [block], self.hit_points
         while pending:
             block = pending.pop()
             level = _fastest(block.copies)
@@ -231,14 +232,16 @@ class Residency:
             for key in block.reported:
                 self._recount(key, block.level, level)
             block.level = level
+            if hybrid:
+                self._judge(block)
             if block.children is not None:
-                pending.extend(_children(block))
+                pending.extend(block.below())
 
     def _recount(self, key: BlockKey, old: int, new: int) -> None:
         counts = before = self._carriers.get(key, 0)
-        if old != _GONE:
+        if old != GONE:
             counts -= _ONE[old]
-        if new != _GONE:
+        if new != GONE:
             counts += _ONE[new]
         if counts:
             self._carriers[key] = counts
@@ -246,25 +249,76 @@ class Residency:
             del self._carriers[key]
         self._before.setdefault(key, _fastest(before))
 
-    def _drop(self, block: _Block | None) -> None:
+    def _drop(self, block: Block | None) -> None:
         """Forget a block without copies, and ancestors kept only for it.
 
         One with children stays: it gives them their place, and may come back under them.
         """
         while block is not None and not block.copies and block.children is None:
             del self._blocks[block.engine_key]
-            parent, block.parent = block.parent, None
+            self._windows.displace(block.engine_key)
+            parent = block.parent
             if parent is not None:
-                _disown(parent, block)
+                parent.disown(block)
             block = parent
+
+    # --- hit points -------------------------------------------------------------------------------
+
+    def _store_elsewhere(self, event: BlockStored) -> None:
+        """Count blocks of a KV group that the chain does not come from."""
+        if event.medium is Medium.GPU and not self._given_up:  # a tier does not tell kinds
+            self._admit(event)
+        for engine_key in event.keys:
+            if self._windows.store(event.group, event.medium, engine_key):
+                self._judge_window(event.group, engine_key)
+
+    def _remove_elsewhere(self, event: BlockRemoved) -> None:
+        for engine_key in event.keys:
+            left = self._windows.remove(event.group, event.medium, engine_key)
+            if left is None:
+                self.unmatched_removals += 1
+            elif not left:
+                self._judge_window(event.group, engine_key)
+
+    def _admit(self, event: BlockStored) -> None:
+        """Learn of a KV group. The first one turns strided keys into hit points."""
+        try:
+            if event.group == self._group and not self._group_told:
+                self._mistook(None)
+            if event.group == self._group:
+                raise NotMatched(f"KV group {event.group} has changed what it keeps")
+            if not self._windows.admit(event):
+                return
+        except NotMatched as refused:
+            self._give_up(str(refused))
+            return
+        self.hit_points = True
+        self._withdraw()
+        for block in self._blocks.values():
+            block.reported = ()
+            self._judge(block)
+
+    def _judge_window(self, group: int, engine_key: EngineKey) -> None:
+        block = self._blocks.get(engine_key)
+        if block is not None and block.key is not None:
+            for changed in self._windows.settle(group, block):
+                self._judge(changed)
+
+    def _judge(self, block: Block) -> None:
+        """Report a block's key where it has become a hit point, and no longer where it was one."""
+        old, new = self._windows.judge(block)
+        if old != new and block.key is not None:
+            self._recount(block.key, old, new)
 
     # --- everything at once -----------------------------------------------------------------------
 
     def _give_up(self, reason: str) -> None:
         """Report nothing from now on. Copies are still counted."""
-        if self.unusable:
+        if self._given_up:
             return
-        self.unusable = reason
+        self._given_up = reason
+        self.hit_points = False
+        self._windows.stop()
         self._withdraw()
         for block in self._blocks.values():
             block.reported = ()
@@ -278,7 +332,7 @@ class Residency:
         for block in self._blocks.values():  # parent and child hold each other: free them now
             block.parent = block.children = None
         self._blocks.clear()
-        self._other_groups.clear()
+        self._windows.empty()
         self.blocks = self.unkeyed_blocks = 0
 
 
@@ -308,34 +362,9 @@ def _fastest(counts: int) -> int:
     if counts & _MASK:
         return 0
     if not counts:
-        return _GONE
+        return GONE
     return 1 if counts >> _BITS & _MASK else 2
 
 
 def _total(counts: int) -> int:
     return sum(counts >> _BITS * medium & _MASK for medium in Medium)
-
-
-def _children(block: _Block) -> Iterable[_Block]:
-    children = block.children
-    if children is None:
-        return ()
-    return children if isinstance(children, set) else (children,)
-
-
-def _adopt(parent: _Block, child: _Block) -> None:
-    children = parent.children
-    if children is None:
-        parent.children = child
-    elif isinstance(children, set):
-        children.add(child)
-    else:
-        parent.children = {children, child}
-
-
-def _disown(parent: _Block, child: _Block) -> None:
-    if isinstance(parent.children, set):
-        parent.children.discard(child)
-        if parent.children:
-            return
-    parent.children = None

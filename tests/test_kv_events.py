@@ -46,6 +46,7 @@ FIELDS = {
         "extra_keys",
         "group_idx",
         "kv_cache_spec_kind",
+        "kv_cache_spec_sliding_window",
     ],
     "BlockRemoved": ["block_hashes", "medium", "group_idx"],
     "AllBlocksCleared": [],
@@ -104,12 +105,15 @@ def test_every_captured_message_is_read_whole(name: str) -> None:
 def test_a_captured_message_as_a_whole() -> None:
     first = rows("main")[0]
     hashes = (7740119255602593940, 14895232539595871818, 13707331920796116984)
+    event = stored(
+        keys=hashes,
+        packed=pack(ids(10, 100)[:96]),
+        block_size=32,
+        keyable=3,
+        kind="full_attention",
+    )
     assert decode(frames(first)) == Batch(
-        seq=0,
-        ts=first["batch"][0],
-        rank=0,
-        events=(stored(keys=hashes, packed=pack(ids(10, 100)[:96]), block_size=32, keyable=3),),
-        undecodable=0,
+        seq=0, ts=first["batch"][0], rank=0, events=(event,), undecodable=0
     )
 
 
@@ -144,12 +148,22 @@ def test_an_adapters_name_and_a_salt_are_told_apart() -> None:
 def test_ranks_and_groups_are_read() -> None:
     ranks = [batches(name)[0].rank for name in ("dp2_rank0", "dp2_rank1")]
     groups = [
-        (event.group, event.full_attention, len(event.keys), event.keyable)
+        (
+            event.group,
+            event.kind,
+            event.full_attention,
+            event.window,
+            len(event.keys),
+            event.keyable,
+        )
         for event in batches("hybrid_groups")[0].events
         if isinstance(event, BlockStored)
     ]
     # The window's group lists 2 hashes for 6 blocks of tokens, so its tokens cannot be assigned.
-    assert (ranks, groups) == ([0, 1], [(0, False, 2, 0), (1, True, 6, 6)])
+    assert (ranks, groups) == (
+        [0, 1],
+        [(0, "sliding_window", False, 64, 2, 0), (1, "full_attention", True, None, 6, 6)],
+    )
 
 
 @pytest.mark.parametrize("version", ["0.10.2", "0.14.0", "0.17.1", "0.20.2", "0.23.0", "0.24.0"])
@@ -161,7 +175,9 @@ def test_older_layouts_read_like_the_newest(version: str) -> None:
         if row["synthetic_layout_of"] == version
     ]
     if version in ("0.10.2", "0.14.0"):  # these had no extra keys: a salt cannot be seen
-        newest = [tuple(unsalted(event) for event in events) for events in newest]
+        newest = [tuple(without(event, salt=None) for event in events) for events in newest]
+    if version < "0.22.1":
+        newest = [tuple(without(event, kind=None) for event in events) for events in newest]
     assert older == newest
 
 
@@ -177,8 +193,8 @@ def newest_rows() -> list[dict[str, Any]]:
     return main[:3] + main[7:13] + cleared + removed
 
 
-def unsalted(event: Any) -> Any:
-    return msgspec.structs.replace(event, salt=None) if isinstance(event, BlockStored) else event
+def without(event: Any, **changes: Any) -> Any:
+    return msgspec.structs.replace(event, **changes) if isinstance(event, BlockStored) else event
 
 
 # --- encodings ------------------------------------------------------------------------------------
@@ -204,13 +220,15 @@ def unsalted(event: Any) -> Any:
         pytest.param(
             "BlockStored",
             wire(medium="STORAGE", parent_block_hash=10, kv_cache_spec_kind="mla_attention"),
-            stored(medium=Medium.DISK, parent=10),
+            stored(medium=Medium.DISK, parent=10, kind="mla_attention"),
             id="on disk, under a parent, of a kind that keeps every block",
         ),
         pytest.param(
             "BlockStored",
-            wire(group_idx=1, kv_cache_spec_kind="sliding_window"),
-            stored(group=1, full_attention=False),
+            wire(
+                group_idx=1, kv_cache_spec_kind="sliding_window", kv_cache_spec_sliding_window=128
+            ),
+            stored(group=1, full_attention=False, kind="sliding_window", window=128),
             id="a window's group",
         ),
         pytest.param(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, EngineKey, decode
-from agent.residency import HYBRID, Residency, run_keys
+from agent.residency import Residency, run_keys
 from lineside.hashing import chain, mix, pack, seed
 from lineside.ids import BlockKey, Medium
 from tests.captures import batches, frames, ids, rows
@@ -180,14 +180,6 @@ def trace(messages: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         apply(made, decode(frames(row)).events)
         states.append((made.held(), made.blocks, made.unkeyed_blocks, made.unmatched_removals))
     return states
-
-
-def test_a_hybrid_engine_is_counted_and_not_matched() -> None:
-    made = Residency(SECRET, 1)
-    for batch in batches("hybrid_groups"):
-        apply(made, batch.events)
-    assert (made.unusable, made.held(), made.take_changes()) == (HYBRID, {}, {})
-    assert (made.blocks, made.unmatched_removals) == (73, 0)
 
 
 def test_the_captured_restarts_start_empty_each_time() -> None:
@@ -583,40 +575,8 @@ def test_a_block_size_that_is_no_multiple_of_a_unit_makes_the_engine_unusable() 
     assert (made.block_size, made.held(), made.blocks, made.unmatched_removals) == (24, {}, 0, 0)
 
 
-def test_a_second_group_takes_back_what_was_reported() -> None:
-    made = residency(store(A, B))
-    made.take_changes()
-    made.apply(store(A, group=1, full_attention=False))
-    assert (made.unusable, made.held(), made.take_changes()) == (HYBRID, {}, gone(ABC[:2]))
-    apply(made, [store(C, parent=B), remove(B), store(B, parent=A), remove(A, group=1)])
-    assert (made.held(), made.take_changes()) == ({}, {})
-    assert (made.blocks, made.unmatched_removals) == (3, 0)
-
-
-def test_copies_of_other_groups_are_counted_by_group_and_medium() -> None:
-    window = {"group": 1, "full_attention": False}
-    made = residency(store(A), store(A, **window), store(A, **window))
-    apply(made, [remove(A, group=1), remove(A, group=1), remove(A, group=1, medium=CPU)])
-    assert (made.blocks, made.unmatched_removals) == (1, 1)
-    made.apply(remove(A, group=1))
-    assert made.unmatched_removals == 2
-
-
-@pytest.mark.parametrize("how", ["cleared by the engine", "a new life"])
-def test_other_groups_are_emptied_too(how: str) -> None:
-    made = residency(store(A, group=1, full_attention=False))
-    made.clear() if how == "a new life" else made.apply(AllBlocksCleared())
-    made.apply(remove(A, group=1))
-    assert made.unmatched_removals == 1
-
-
-def test_only_windows_is_not_matched_either() -> None:
-    made = residency(store(A, full_attention=False))
-    assert (made.unusable, made.held(), made.blocks) == (HYBRID, {}, 0)
-
-
 def test_a_new_life_may_be_usable_again() -> None:
-    made = residency(store(A, full_attention=False))
+    made = residency(store(A, block_size=24, told=range(24)))
     made.clear()
     made.apply(store(A))
     assert (made.unusable, made.held()) == ("", on(GPU, ABC[:1]))

@@ -1,0 +1,55 @@
+"""One engine's tree of blocks: each prompt's blocks in order, shared beginnings once. Pure.
+
+Written by the engine's `Residency` alone; `agent.hybrid` reads it.
+"""
+
+from collections.abc import Iterable
+
+from agent.kv_events import EngineKey
+from lineside.ids import BlockKey, Medium
+
+GONE = len(Medium)
+"""The level of what is not servable: slower than every medium, so that `max` hands it down."""
+
+
+class Block:
+    """An engine key. One without `key` is held, but what it means is not known: it has no place."""
+
+    __slots__ = ("children", "copies", "engine_key", "key", "level", "parent", "phase", "reported")
+
+    def __init__(self, engine_key: EngineKey) -> None:
+        self.engine_key = engine_key
+        self.copies = 0
+        self.level = GONE
+        self.key: BlockKey | None = None  # of its last unit
+        self.phase = 0  # units from the start of the prompt to its end, modulo the stride
+        self.reported: tuple[BlockKey, ...] = ()
+        self.parent: Block | None = None  # `None`: first of its prompt
+        # Most blocks have one child, and a set costs twice a block.
+        self.children: Block | set[Block] | None = None
+
+    def below(self) -> "Iterable[Block]":
+        """Return the blocks that follow this one."""
+        children = self.children
+        if children is None:
+            return ()
+        return children if isinstance(children, set) else (children,)
+
+    def adopt(self, child: "Block") -> None:
+        """Let a block follow this one."""
+        child.parent = self
+        if self.children is None:
+            self.children = child
+        elif isinstance(self.children, set):
+            self.children.add(child)
+        else:
+            self.children = {self.children, child}
+
+    def disown(self, child: "Block") -> None:
+        """Undo `adopt`."""
+        child.parent = None
+        if isinstance(self.children, set):
+            self.children.discard(child)
+            if self.children:
+                return
+        self.children = None
