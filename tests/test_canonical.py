@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from coordinator.canonical import (
     MAX_CACHE_SALT_CHARS,
+    MAX_CONTAINERS,
     MAX_DEPTH,
+    MAX_MODEL_CHARS,
     Api,
     BadRequest,
     Canonical,
@@ -130,7 +132,7 @@ DEEP = b'{"model":"m","messages":[{"role":"user"}],"x":%s}'
         ),
         pytest.param(b"[]", "the body must be a JSON object", None, id="a list"),
         pytest.param(
-            DEEP % (b"[" * 100_000),
+            DEEP % (b"[" * 20_000),
             "the body must be nested at most 128 levels deep",
             None,
             id="nested beyond the parser",
@@ -357,6 +359,24 @@ def test_the_deepest_body_that_is_taken_can_be_rewritten() -> None:
     canonical = parse(Api.OPENAI_CHAT, {}, DEEP % (b"[" * depth + b"]" * depth))
     assert isinstance(canonical, Canonical)
     assert body_of(canonical, model="other")["model"] == "other"
+
+
+def test_a_body_of_countless_empty_lists_is_refused_before_it_is_read() -> None:
+    body = b'{"model": "m", "messages": [' + b"[]," * MAX_CONTAINERS + b"[]]}"
+    refused = parse(Api.OPENAI_CHAT, {}, body)
+    assert isinstance(refused, BadRequest)
+    assert refused.message == f"the body must hold at most {MAX_CONTAINERS} objects and lists"
+
+
+def test_brackets_in_a_text_are_no_lists() -> None:
+    code = 'if (x[0]) { y = "{\\"; }\n' * MAX_CONTAINERS
+    assert isinstance(chat(messages=[{"role": "user", "content": code}]), Canonical)
+
+
+def test_an_endless_model_name_is_refused_and_kept_nowhere() -> None:
+    body = json.dumps(CHAT | {"model": "m" * (MAX_MODEL_CHARS + 1)}).encode()
+    refused = parse(Api.OPENAI_CHAT, {}, body)
+    assert refused == BadRequest(f"`model` must have at most {MAX_MODEL_CHARS} characters", "model")
 
 
 def test_a_conversation_keeps_its_key_over_its_turns() -> None:

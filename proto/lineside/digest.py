@@ -14,10 +14,10 @@ PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 
 CHUNK_KEYS = 2048
-"""Keys in one snapshot chunk: applied in one step of the coordinator's loop, about 1 ms."""
+"""Keys in one message: applied in one step of the coordinator's loop, about 1 ms."""
 
-MAX_KEYS = 65_536
-"""Keys that one message may carry; a longer one is refused as malformed."""
+MAX_KEYS = CHUNK_KEYS
+"""A message that adds or removes more is refused as malformed."""
 
 MASK = 2**64 - 1
 

@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 import time
+import traceback
 from typing import Any
 
 
@@ -27,7 +28,7 @@ class Log:
         self._logger.warning(event, extra={"fields": fields})
 
     def fault(self, event: str, **fields: object) -> None:
-        """Log an unexpected exception with its traceback, inside `except`."""
+        """Log where an unexpected exception came from, inside `except`; never what it says."""
         self._logger.exception(event, extra={"fields": fields})
 
 
@@ -53,6 +54,18 @@ class _Json(logging.Formatter):
             "event": record.getMessage(),
             **getattr(record, "fields", {}),
         }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+        if record.exc_info and record.exc_info[1]:
+            line["fault"] = _places(record.exc_info[1])
         return json.dumps(line, default=str)
+
+
+def _places(error: BaseException) -> list[str]:
+    """Return the exception's class and its frames, innermost last.
+
+    Its message may quote what a client sent, so it is left out; so are the messages of its causes.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    cause = error.__cause__ or error.__context__
+    before = [*_places(cause), "which led to"] if cause else []
+    return [*before, *lines, type(error).__name__]
