@@ -3,37 +3,32 @@
 Exit codes: 0 clean, 1 findings or refusal, 2 usage, 3 could not run.
 """
 
-import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from cli import demo, processes, sim, up
+from cli import demo, get, processes, route, sim, up
+from cli.admin import Refused
 from cli.children import CouldNotRun
+from cli.parsing import Parser
 
 DESCRIPTION = """\
 Lineside routes each request to the vLLM engine that already holds its prompt."""
 
 EPILOG = """\
-examples:
-  lineside demo
-  lineside up --engine http://127.0.0.1:8000 --engine http://127.0.0.1:8001
-  lineside sim engine --port 8000"""
+`lineside COMMAND --help` says more.
+Exit codes: 0 clean, 1 findings or refusal, 2 usage, 3 could not run."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the whole command line."""
-    top = argparse.ArgumentParser(
-        prog="lineside",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = Parser(prog="lineside", description=DESCRIPTION, epilog=EPILOG)
     top.add_argument("--version", action="version", version=f"lineside {processes.version()}")
-    commands = top.add_subparsers(title="commands", dest="command", required=True)
-    up.add_to(commands)
-    demo.add_to(commands)
-    sim.add_to(commands)
-    processes.add_to(commands)
+    commands = top.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", required=True
+    )
+    for module in (demo, up, get, route, processes, sim):
+        module.add_to(commands)
     return top
 
 
@@ -42,11 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-    except CouldNotRun as error:
+    except (CouldNotRun, Refused) as error:
         print(f"lineside: {error}", file=sys.stderr)
         if error.help:
             print(f"  help: {error.help}", file=sys.stderr)
-        return 3
+        return 1 if isinstance(error, Refused) else 3
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python would complain again while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         return 130
     return code

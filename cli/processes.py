@@ -4,7 +4,10 @@ from importlib import metadata
 
 import agent.main
 import coordinator.main
+from agent.config import AgentConfig
 from cli.commands import Subcommands
+from coordinator.config import Config
+from lineside import launch
 
 
 def version() -> str:
@@ -14,19 +17,20 @@ def version() -> str:
 
 def add_to(commands: Subcommands) -> None:
     """Add both commands."""
-    for name, text, entry in (
+    for name, kind, start, text in (
         (
             "coordinator",
+            Config,
+            coordinator.main.start,
             "index, decisions and doors; one or more per cluster",
-            coordinator.main.main,
         ),
-        ("agent", "reads the engines and GPUs of one node", agent.main.main),
+        ("agent", AgentConfig, agent.main.start, "reads the engines and GPUs of one node"),
     ):
-        command = commands.add_parser(name, help=text, description=f"The {name}: {text}.")
-        command.add_argument(
-            "--config",
-            required=True,
-            metavar="FILE",
-            help="YAML or JSON; `-` reads standard input",
+        command = commands.add_parser(
+            name,
+            help=text,
+            description=f"The {name}: {text}.",
+            usage=f"lineside {name} --config FILE [--check [--json]] [--SETTING VALUE]",
         )
-        command.set_defaults(run=lambda a, entry=entry: entry(["--config", a.config]))
+        launch.add_arguments(command, kind)
+        command.set_defaults(run=start)

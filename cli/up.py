@@ -14,7 +14,7 @@ import aiohttp
 from rich.console import Console
 from rich.table import Table
 
-from cli.children import watch
+from cli.children import first_failure, watch
 from cli.commands import Subcommands
 from cli.stack import Stack, running
 
@@ -24,12 +24,11 @@ FIRST_LOOK_S = 10.0
 ENGINE_KEYS = ("kv", "replay", "tokenizer", "rank", "topic")
 
 DESCRIPTION = """\
-Run a coordinator, its gateway and an agent for engines on this machine, until Ctrl-C.
-
-An engine is http://HOST:PORT, with options behind commas:
-  kv=tcp://HOST:PORT      where it publishes KV events (else asked of the engine, else port 5557)
-  replay=tcp://HOST:PORT  its replay socket (else asked of the engine, else port 5558)
-  tokenizer=DIR           directory with tokenizer.json (else the engine's /tokenize is used)
+Run a coordinator, its gateway and an agent for engines on this machine, until
+Ctrl-C. An engine is http://HOST:PORT, with options behind commas:
+  kv=tcp://HOST:PORT      its KV events (else asked of it, else port 5557)
+  replay=tcp://HOST:PORT  its replay socket (else asked of it, else port 5558)
+  tokenizer=DIR           has tokenizer.json (else its /tokenize is asked)
   rank=N                  only this data-parallel rank
   topic=TEXT              only events under this topic prefix"""
 
@@ -42,24 +41,29 @@ def add_to(commands: Subcommands) -> None:
     """Add the command."""
     command = commands.add_parser(
         "up",
-        help="coordinator, gateway and agent for the engines on this machine",
+        help="a coordinator and an agent before engines on this machine",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="lineside up --engine URL[,OPTION=VALUE...] [--engine ...] [options]",
     )
     command.add_argument(
-        "--engine", action="append", required=True, type=_engine, metavar="URL[,…]"
+        "--engine",
+        action="append",
+        required=True,
+        type=_engine,
+        metavar="URL[,...]",
+        help="an engine; again for each one",
     )
     for name, port, text in (
-        ("http", 8080, "OpenAI-compatible gateway"),
+        ("http", 8080, "OpenAI gateway"),
         ("grpc", 9002, "agents"),
-        ("admin", 9090, "health, metrics, debug endpoints"),
+        ("admin", 9090, "health, metrics, debug"),
     ):
         command.add_argument(
             f"--{name}",
             default=f"127.0.0.1:{port}",
             type=_address,
-            metavar="[HOST]:PORT",
-            help=f"{text} (default 127.0.0.1:{port})",
+            metavar="ADDRESS",
+            help=f"listen here: {text} (default 127.0.0.1:{port})",
         )
     command.add_argument(
         "--store",
@@ -72,7 +76,7 @@ def add_to(commands: Subcommands) -> None:
         "--prefill-rate",
         type=_positive,
         metavar="TOKENS",
-        help="prompt tokens a second that one engine computes (default 20000)",
+        help="prompt tokens an engine computes in a second",
     )
     command.add_argument(
         "--logs", type=Path, metavar="DIR", help="write logs there, a file a process"
@@ -163,26 +167,26 @@ async def _up(arguments: argparse.Namespace) -> int:
         settings["prefill_tokens_per_s"] = arguments.prefill_rate
     if arguments.logs:
         arguments.logs.mkdir(parents=True, exist_ok=True)
-    async with running(
-        arguments.engine,
-        http=arguments.http,
-        grpc=arguments.grpc,
-        admin=arguments.admin,
-        store=arguments.store,
-        settings=settings,
-        logs=arguments.logs,
-    ) as stack:
-        watching = asyncio.ensure_future(watch(stack.coordinator, stack.agent))
-        stopping = asyncio.ensure_future(stop.wait())
-        telling = asyncio.ensure_future(_tell(stack, len(arguments.engine), arguments.json))
-        try:
-            await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                await watching
-        finally:
-            for task in (watching, stopping, telling):
-                task.cancel()
-            await asyncio.gather(watching, stopping, telling, return_exceptions=True)
+    async with (
+        running(
+            arguments.engine,
+            http=arguments.http,
+            grpc=arguments.grpc,
+            admin=arguments.admin,
+            store=arguments.store,
+            settings=settings,
+            logs=arguments.logs,
+        ) as stack,
+        first_failure(),
+        asyncio.TaskGroup() as tasks,
+    ):
+        parts = [
+            tasks.create_task(watch(stack.coordinator, stack.agent), name="watch children"),
+            tasks.create_task(_tell(stack, len(arguments.engine), arguments.json), name="tell"),
+        ]
+        await stop.wait()
+        for part in parts:
+            part.cancel()
     return 0
 
 

@@ -38,9 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser, kind: type[msgspec.Struct]) -
                 setting.flag, dest=setting.flag, metavar="VALUE", help=argparse.SUPPRESS
             )
     parser.epilog = (
-        "Each setting is a flag, too (--log-level debug), and a variable (LINESIDE_LOG_LEVEL):"
-        " flags win over variables, variables over the file. docs/settings.md lists them."
-        " Exit codes: 0 clean, 1 findings, 2 usage, 3 could not run."
+        "Each setting is a flag, too (--log-level debug), and a variable\n"
+        "(LINESIDE_LOG_LEVEL); flags win over variables, variables over the file.\n"
+        "docs/settings.md lists them. Secrets are no flags.\n\n"
+        "Exit codes: 0 clean, 1 findings, 2 usage, 3 could not run."
     )
 
 

@@ -1,0 +1,170 @@
+"""`lineside get`: what a coordinator knows of its engines, and what it decided."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from cli import admin
+from cli.admin import Listener, ask
+from cli.children import CouldNotRun
+from cli.commands import Subcommands
+from cli.explain import explained
+from cli.shown import console, moment, number, percent, seconds, table, text
+
+WATCH_S = 1.0
+LIMIT = 20
+LIMIT_MOST = 100_000
+
+
+def add_to(commands: Subcommands) -> None:
+    """Add the command and what it gets."""
+    get = commands.add_parser(
+        "get",
+        help="what a running coordinator knows and did: engines, decisions",
+        description="Ask a running coordinator what it knows and what it did.",
+    )
+    things = get.add_subparsers(title="things", dest="thing", metavar="THING", required=True)
+    engines = things.add_parser(
+        "engines",
+        help="every engine: its cache, its load, how fresh both are",
+        description="Show every engine: its cache, its load, and how fresh both are.",
+    )
+    engines.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
+    admin.add_options(engines)
+    engines.set_defaults(run=lambda arguments: asyncio.run(_engines(arguments)))
+    decisions = things.add_parser(
+        "decisions",
+        help="recent decisions, or one of them explained",
+        description="List recent decisions, newest first; with ID explain one of them.",
+    )
+    decisions.add_argument("id", nargs="?", metavar="ID", help="explain this one")
+    decisions.add_argument("--tenant", metavar="NAME", help="of this tenant only")
+    decisions.add_argument("--model", metavar="NAME", help="for this model only")
+    decisions.add_argument("--refused", action="store_true", help="those that ended in a refusal")
+    decisions.add_argument(
+        "--limit", type=_limit, default=LIMIT, metavar="N", help=f"at most N (default {LIMIT})"
+    )
+    admin.add_options(decisions)
+    decisions.set_defaults(run=lambda arguments: asyncio.run(_decisions(arguments)))
+
+
+def _limit(said: str) -> int:
+    if not (said.isascii() and said.isdigit() and 1 <= int(said) <= LIMIT_MOST):
+        raise argparse.ArgumentTypeError(f"`{said}` is not a number from 1 to {LIMIT_MOST}")
+    return int(said)
+
+
+async def _engines(arguments: argparse.Namespace) -> int:
+    whom = admin.listener(arguments)
+    engines = await ask(whom, "/debug/engines")
+    if arguments.json:
+        _print_json(engines)
+        while arguments.watch:
+            await asyncio.sleep(WATCH_S)
+            _print_json(await ask(whom, "/debug/engines"))
+    elif arguments.watch:
+        await _watch(whom, engines)
+    else:
+        console().print(engines_shown(engines))
+    return 0
+
+
+async def _watch(whom: Listener, engines: list[Mapping[str, Any]]) -> None:
+    """Show the table again and again. A coordinator that restarts is waited for."""
+    here = console()
+    with Live(engines_shown(engines), console=here, auto_refresh=False) as live:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            try:
+                shown: RenderableType = engines_shown(await ask(whom, "/debug/engines"))
+            except CouldNotRun as error:
+                shown = Text(f"{error}; trying again")
+            live.update(shown, refresh=True)
+            if not here.is_terminal:
+                here.print(shown)
+
+
+def engines_shown(engines: Iterable[Mapping[str, Any]]) -> Group:
+    """Return the table of engines, and below it what is wrong with each."""
+    numbers = ("blocks", "waiting", "running", "in flight", "wait", "full", "ages")
+    rows = table("engine", "model", "cache", *numbers, right=",".join(numbers))
+    notes = []
+    for engine in engines:
+        rows.add_row(
+            text(engine["id"]),
+            text(engine.get("model")),
+            "away" if engine.get("away") else text(engine.get("cache_state")),
+            number(engine.get("blocks")),
+            number(engine.get("waiting")),
+            number(engine.get("running")),
+            number(engine.get("inflight")),
+            seconds(engine.get("wait_s")),
+            percent(engine.get("saturation")),
+            f"{seconds(engine.get('age_s'))} / {seconds(engine.get('load_age_s'))}",
+        )
+        if engine.get("reason"):
+            notes.append(Text(f"{text(engine['id'])}: {text(engine['reason'])}"))
+        if missing := engine.get("missing_metrics"):
+            notes.append(Text(f"{text(engine['id'])}: metrics missing: {text(', '.join(missing))}"))
+    if not rows.row_count:
+        return Group(Text("the coordinator has no engines"))
+    return Group(rows, *notes)
+
+
+async def _decisions(arguments: argparse.Namespace) -> int:
+    whom = admin.listener(arguments)
+    if arguments.id is not None:
+        record = await ask(whom, f"/debug/decisions/{quote(arguments.id, safe='')}")
+        if arguments.json:
+            _print_json(record)
+        else:
+            console().print(explained(record))
+        return 0
+    query = {"limit": str(arguments.limit)}
+    query |= {"refused": "true"} if arguments.refused else {}
+    for name in ("tenant", "model"):
+        if (said := getattr(arguments, name)) is not None:
+            query[name] = said
+    records = await ask(whom, "/debug/decisions", query)
+    if arguments.json:
+        _print_json(records)
+    else:
+        console().print(decisions_shown(records) if records else "no decision matches")
+    return 0
+
+
+def decisions_shown(records: Iterable[Mapping[str, Any]]) -> Group:
+    """Return the table of decisions."""
+    numbers = ("prompt", "cached", "TTFT")
+    rows = table("id", "UTC", "model", "engine", *numbers, "end", right=",".join(numbers))
+    for record in records:
+        outcome, refusal = record.get("outcome") or {}, record.get("refusal")
+        end = text(outcome.get("end") or "in flight")
+        rows.add_row(
+            text(record["id"]),
+            moment(record.get("at")),
+            text(record.get("model")),
+            text((record.get("decision") or {}).get("id")),
+            number(record.get("prompt_tokens")),
+            _pair(outcome, "cached_tokens", number),
+            _pair(outcome, "ttft_s", seconds),
+            f"{end}: {refusal['status']} {text(refusal['reason'])}" if refusal else end,
+        )
+    return Group(rows, Text("cached, TTFT: predicted / actual", style="dim"))
+
+
+def _pair(outcome: Mapping[str, Any], key: str, show: Any) -> str:
+    return f"{show(outcome.get(f'predicted_{key}'))} / {show(outcome.get(key))}"
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,88 @@
+"""How the command line is read: help of one screen, errors of one line with the nearest word."""
+
+import argparse
+import sys
+from collections.abc import Collection, Sequence
+from typing import Any, NoReturn
+
+from lineside.findings import did_you_mean
+from lineside.settings import LISTED
+
+WIDTH = 80
+"""Help looks the same everywhere: docs/cli.md holds it."""
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """The usual help, a little tighter."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=WIDTH)
+
+
+class Parser(argparse.ArgumentParser):
+    """A command. Options are never abbreviated: a new one would change what a script means."""
+
+    def __init__(self, **options: Any) -> None:
+        self._mine: list[argparse.Action] = []
+        self._rare: dict[argparse.Action, str | None] = {}
+        super().__init__(**{"allow_abbrev": False, "formatter_class": Formatter, **options})
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        """Add an option or a word."""
+        action = super().add_argument(*names, **options)
+        self._mine.append(action)
+        return action
+
+    def show_only(self, common: Collection[str]) -> None:
+        """Keep all but these and `--help` for `--help-all`."""
+        for action in self._mine:
+            if action.dest not in (*common, "help"):
+                self._rare[action] = action.help
+                action.help = argparse.SUPPRESS
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every option and exit")
+
+    def format_help_all(self) -> str:
+        """Return the help with every option."""
+        for action, help in self._rare.items():
+            action.help = help
+        return self.format_help()
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse; what is not known is this command's error, not its parent's."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            word, known = unknown[0].partition("=")[0], self._options()
+            if word.startswith("-"):
+                self.error(_hinted(f"there is no option `{word}`", word, known))
+            self.error(f"`{word}` is one word too many")
+        return found, unknown
+
+    def _options(self) -> list[str]:
+        return [name for action in self._mine for name in action.option_strings]
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the nearest where a command or a choice is unknown."""
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            kind = "command" if isinstance(action, argparse._SubParsersAction) else "choice"
+            self.error(_hinted(f"there is no {kind} `{value}`", str(value), known))
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and one line; exit with 2."""
+        usage = " ".join(self.format_usage().split())
+        self.exit(2, f"{usage}\n{self.prog}: {message}\n")
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        assert isinstance(parser, Parser)
+        sys.stdout.write(parser.format_help_all())
+        parser.exit()
+
+
+def _hinted(message: str, word: str, known: Collection[str]) -> str:
+    listed = ", ".join(f"`{each}`" for each in known)
+    known_few = f"there are {listed}" if len(known) <= LISTED else "see --help"
+    return f"{message}; {did_you_mean(word, known) or known_few}"

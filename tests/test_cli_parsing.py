@@ -1,0 +1,101 @@
+"""Help fits a screen; what cannot be parsed is one line after the usage, with the nearest word."""
+
+import pytest
+
+from cli.main import main, parser
+
+COMMANDS = [
+    [],
+    ["up"],
+    ["demo"],
+    ["get"],
+    ["get", "engines"],
+    ["get", "decisions"],
+    ["route"],
+    ["coordinator"],
+    ["agent"],
+    ["sim"],
+    ["sim", "engine"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_fits_a_screen(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main([*command, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert exit.value.code == 0
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_rare_options_are_kept_for_help_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(["sim", "engine", "--help-all"])
+    assert exit.value.code == 0
+    assert "--decode-s-per-context-token SECONDS" in capsys.readouterr().out
+    assert "--decode-s-per-context-token" not in parser().format_help()
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        pytest.param(
+            ["rout"], "lineside: there is no command `rout`; did you mean `route`?", id="near"
+        ),
+        pytest.param(
+            ["fly"], "lineside: there is no command `fly`; there are `demo`, `up`,", id="far"
+        ),
+        pytest.param(
+            ["get", "engine"],
+            "lineside get: there is no command `engine`; did you mean `engines`?",
+            id="a part of a command",
+        ),
+        pytest.param(
+            ["up", "--engin", "http://h:1"],
+            "lineside up: the following arguments are required: --engine",
+            id="options are not abbreviated",
+        ),
+        pytest.param(
+            ["get", "engines", "--jsn"],
+            "lineside get engines: there is no option `--jsn`; did you mean `--json`?",
+            id="an option",
+        ),
+        pytest.param(
+            ["coordinator", "--config", "-", "--log-levl=debug"],
+            "lineside coordinator: there is no option `--log-levl`; did you mean `--log-level`?",
+            id="a setting's flag",
+        ),
+        pytest.param(
+            ["get", "decisions", "one", "two"],
+            "lineside get decisions: `two` is one word too many",
+            id="a word too many",
+        ),
+        pytest.param(
+            ["get", "decisions", "--limit", "0"],
+            "lineside get decisions: argument --limit: `0` is not a number from 1 to 100000",
+            id="a limit of nothing",
+        ),
+        pytest.param(
+            ["get", "engines", "--admin", "http://u:p@h:1"],
+            "lineside get engines: argument --admin: write http://HOST:PORT of the admin listener",
+            id="an address with more than an address",
+        ),
+        pytest.param([], "lineside: the following arguments are required: COMMAND", id="nothing"),
+    ],
+)
+def test_an_error_is_the_usage_and_one_line(
+    argv: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(argv)
+    usage, said = capsys.readouterr().err.splitlines()
+    assert exit.value.code == 2
+    assert usage.startswith("usage: lineside")
+    assert said.startswith(line)
+
+
+def test_secrets_are_no_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["coordinator", "--config", "-", "--admin-token", "hunter2"])
+    assert "hunter2" not in capsys.readouterr().err
