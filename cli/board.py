@@ -137,10 +137,10 @@ class Summary:
 
     @property
     def prediction_error(self) -> float | None:
-        """Mean of |predicted - reported| cached tokens, as a share of the prompt."""
+        """Mean distance of reported from predicted cached tokens, as a share of the prompt."""
         outcomes = [decision["outcome"] for decision in self.decisions]
         errors = [
-            abs(o["predicted_cached_tokens"] - o["cached_tokens"]) / o["prompt_tokens"]
+            _distance(o) / o["prompt_tokens"]
             for o in outcomes
             if o["cached_tokens"] is not None
             and o["predicted_cached_tokens"] is not None
@@ -163,6 +163,14 @@ class Summary:
             },
             "cached_token_prediction_error": self.prediction_error,
         }
+
+
+def _distance(outcome: dict[str, Any]) -> int:
+    """Return how far the engine's word is from the index's, and what was on its way beyond."""
+    least: int = outcome["predicted_cached_tokens"]
+    most = least + (outcome.get("speculative_tokens") or 0)
+    reported: int = outcome["cached_tokens"]
+    return max(least - reported, reported - most, 0)
 
 
 def show_summary(summary: Summary, console: Console) -> None:

@@ -6,7 +6,7 @@ engines in different groups: a block key does not name the model.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from coordinator.feed import Feed, Holding, Position, Reason, Stream
 from coordinator.index import GroupIndex, Slot
@@ -17,19 +17,31 @@ Overlap: TypeAlias = tuple[int, int, int]
 """Leading units held in gpu; in gpu or cpu; in gpu, cpu or disk."""
 
 
+class _Kind(NamedTuple):
+    """What tells two indexes of a group apart. Of hit points the stride is a block, in units."""
+
+    stride: int
+    hit_points: bool
+
+
 @dataclass(slots=True)
 class _Group:
-    """Engines with the same weights. While strides change, there is an index for each."""
+    """Engines with the same weights. There is an index for each kind of keys that one reports."""
 
-    indexes: dict[int, GroupIndex] = field(default_factory=dict)
-    holders: dict[int, dict[Slot, Holding]] = field(default_factory=dict)
-    """By stride: the holding that each visible slot belongs to."""
+    indexes: dict[_Kind, GroupIndex] = field(default_factory=dict)
+    holders: dict[_Kind, dict[Slot, Holding]] = field(default_factory=dict)
+    """The holding that each visible slot belongs to."""
 
-    def index_for(self, stride: int) -> GroupIndex:
-        if stride not in self.indexes:
-            self.indexes[stride] = GroupIndex(stride)
-            self.holders[stride] = {}
-        return self.indexes[stride]
+    def index_for(self, first: SnapshotChunk) -> GroupIndex:
+        kind = _kind(first)
+        if kind not in self.indexes:
+            self.indexes[kind] = GroupIndex(kind.stride)
+            self.holders[kind] = {}
+        return self.indexes[kind]
+
+
+def _kind(of: SnapshotChunk | Holding) -> _Kind:
+    return _Kind(of.stride, of.hit_points)
 
 
 class Caches:
@@ -41,20 +53,29 @@ class Caches:
         self._groups: dict[GroupId, _Group] = {}
         self._members: dict[EngineId, tuple[GroupId, Feed]] = {}
 
-    def overlap(self, group: GroupId, unit_keys: Sequence[BlockKey]) -> dict[EngineId, Overlap]:
+    def overlap(
+        self, group: GroupId, unit_keys: Sequence[BlockKey], limit: int | None = None
+    ) -> dict[EngineId, Overlap]:
         """Return how many leading units of a prompt each engine holds; omit zeros.
 
-        Engines whose keys are hit points are omitted: they are not matched yet.
+        Of an engine that reports hit points: how many it can use, of at most `limit`. The units
+        before a prompt's last token are the limit, for that one is computed in any case.
         """
         overlaps: dict[EngineId, Overlap] = {}
         if (found := self._groups.get(group)) is None:
             return overlaps
-        for stride, index in found.indexes.items():
-            depths = index.depths(unit_keys[stride - 1 :: stride])
-            holders = found.holders[stride]
-            for slot in depths:
+        for kind, index in found.indexes.items():
+            stride, hit_points = kind
+            if hit_points:
+                depths = index.deepest(unit_keys[:limit], stride)
+            else:
+                depths = index.depths(unit_keys, stride)
+            holders, alike = found.holders[kind], _Alike(stride)
+            for slot, depth in depths.items():
                 holding = holders[slot]
-                if holding.engine not in overlaps:
+                if len(holding.slots) == 1:
+                    overlaps[holding.engine] = alike[depth]
+                elif holding.engine not in overlaps:
                     overlaps[holding.engine] = _cumulative(holding, depths)
         return overlaps
 
@@ -130,11 +151,11 @@ class Caches:
         if before is after:
             return
         holders = self._groups[group].holders
-        if before is not None and before.matched:
+        if before is not None:
             for slot in before.slots:
-                del holders[before.stride][slot]
-        if after is not None and after.matched:
-            holders[after.stride].update(dict.fromkeys(after.slots, after))
+                del holders[_kind(before)][slot]
+        if after is not None:
+            holders[_kind(after)].update(dict.fromkeys(after.slots, after))
 
     def size(self) -> tuple[int, int]:
         """Return the keys and the estimated bytes of all indexes."""
@@ -148,8 +169,12 @@ class Caches:
                 name: {
                     "engines": sum(of == name for of, _ in self._members.values()),
                     "indexes": [
-                        {"stride": stride, "keys": index.entries, "bytes": index.bytes_estimate}
-                        for stride, index in group.indexes.items()
+                        {
+                            **kind._asdict(),
+                            "keys": index.entries,
+                            "bytes": index.bytes_estimate,
+                        }
+                        for kind, index in group.indexes.items()
                     ],
                 }
                 for name, group in self._groups.items()
@@ -160,6 +185,18 @@ class Caches:
             },
             "unknown_engine": self.unknown,
         }
+
+
+class _Alike(dict[int, Overlap]):
+    """The overlap of engines with one medium, by depth: depths are few, engines are many."""
+
+    def __init__(self, stride: int) -> None:
+        self._stride = stride
+
+    def __missing__(self, depth: int) -> Overlap:
+        units = depth * self._stride
+        self[depth] = units, units, units
+        return self[depth]
 
 
 def _cumulative(holding: Holding, depths: Mapping[Slot, int]) -> Overlap:
@@ -184,7 +221,6 @@ def _feed_stats(feed: Feed) -> dict[str, object]:
             "keys": holding.count,
             "media": len(holding.slots),
             "stride": holding.stride,
-            "matched": holding.matched,
-            "reason": "" if holding.matched else "hit points are not matched yet",
+            "hit_points": holding.hit_points,
         }
     return stats

@@ -7,6 +7,7 @@ Pure: time is an argument, in the coordinator's monotonic seconds.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 
@@ -15,6 +16,9 @@ STALE_AFTER_S = 2.0
 
 CACHE_LOST_AFTER_S = 10.0
 """Without a word from its agent for this long, an engine is routed to by load alone."""
+
+ASLEEP_FOR_S = 10.0
+"""A report of an engine that sleeps keeps requests away for this long."""
 
 VIEW_FOR_S = 0.02
 """A view serves the requests of this long, unless something is heard: ages may lag by as much."""
@@ -92,6 +96,8 @@ class Load:
     block_size: int | None = None
     num_gpu_blocks: int | None = None
     process_start_s: float | None = None
+    asleep: bool | None = None
+    """The engine gave its memory back, and with it its cache."""
     missing: tuple[str, ...] = ()
 
 
@@ -118,9 +124,11 @@ class NodeGpus:
     unavailable: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineView:
-    """An engine with what was last heard of it. Ages are seconds; `None`: never heard."""
+class EngineView(NamedTuple):
+    """An engine with what was last heard of it. Ages are seconds; `None`: never heard.
+
+    A tuple: one is made for each engine many times a second.
+    """
 
     engine: Engine
     linked: bool = False
@@ -169,8 +177,24 @@ class EngineView:
 
     @property
     def cache_usable(self) -> bool:
-        """Whether the index says something about this engine."""
-        return self.cache_state in ("live", "unsure", "stale")
+        """Whether the index says something about this engine: it is live, unsure or stale.
+
+        Asked for every candidate of every decision, so it is not put in terms of the word.
+        """
+        age_s, status = self.heard_age_s, self.status
+        return (
+            self.digest_live
+            and age_s is not None
+            and age_s <= CACHE_LOST_AFTER_S
+            and (status is None or status.events is not Events.UNUSABLE)
+            and bool(self.engine.events)
+        )
+
+    @property
+    def asleep(self) -> bool:
+        """Whether the engine said so lately; an engine of which nothing is heard may be awake."""
+        load, age_s = self.load, self.load_age_s
+        return bool(load and load.asleep and age_s is not None and age_s <= ASLEEP_FOR_S)
 
     @property
     def fresh(self) -> bool:
@@ -331,14 +355,14 @@ def _view(record: _Record, now: float) -> EngineView:
 
 def _fresh_view(record: _Record, now: float) -> EngineView:
     return EngineView(
-        engine=record.engine,
-        linked=record.linked,
-        heard_age_s=None if record.heard_at is None else now - record.heard_at,
-        status=record.status,
-        load=record.load,
-        load_age_s=None if record.load is None else now - record.load_at,
-        generation=record.generation,
-        digest_live=record.digest_live,
-        diverged=record.diverged,
-        away=record.away,
+        record.engine,
+        record.linked,
+        None if record.heard_at is None else now - record.heard_at,
+        record.status,
+        record.load,
+        None if record.load is None else now - record.load_at,
+        record.generation,
+        record.digest_live,
+        record.diverged,
+        record.away,
     )

@@ -8,6 +8,7 @@ zero and are never negative.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from lineside.ids import EngineId
 
@@ -17,8 +18,7 @@ HEAD_CREDIT = 0.95
 _NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class PeerSum:
+class PeerSum(NamedTuple):
     """What other coordinators have in flight on one engine."""
 
     outstanding: int
@@ -42,9 +42,11 @@ class Lease:
     released: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """One engine's load as this coordinator knows it, with its peers' sums apart."""
+class Queue(NamedTuple):
+    """One engine's load as this coordinator knows it, with its peers' sums apart.
+
+    A tuple: a decision makes one for each engine.
+    """
 
     outstanding: int = 0
     queued_tokens: int = 0
@@ -53,6 +55,7 @@ class Queue:
 
 
 EMPTY = Queue()
+_NO_PEER = EMPTY.peers
 
 
 @dataclass(slots=True)
@@ -136,12 +139,8 @@ class InFlight:
             return EMPTY if peers is None else Queue(peers=peers)
         if line.next_due is not None and line.next_due <= now:
             _dequeue_due(line, now)
-        return Queue(
-            outstanding=len(line.leases),
-            queued_tokens=line.queued_tokens,
-            wait_s=_wait_s(line, now),
-            peers=peers or EMPTY.peers,
-        )
+        wait_s = _wait_s(line, now) if line.queued else 0.0
+        return Queue(len(line.leases), line.queued_tokens, wait_s, peers or _NO_PEER)
 
     @property
     def outstanding(self) -> int:
@@ -168,9 +167,8 @@ def _dequeue_due(line: _Line, now: float) -> None:
 
 
 def _wait_s(line: _Line, now: float) -> float:
-    if not line.queued:
-        return 0.0
-    head = next(iter(line.queued))
-    elapsed_s = max(0.0, now - line.head_since)
-    credit_s = min(elapsed_s, HEAD_CREDIT * head.own_ns / _NS)
-    return max(0.0, line.queued_ns / _NS - credit_s)
+    """Return what a line with a queue still has to compute, its head's progress credited."""
+    elapsed_ns = (now - line.head_since) * _NS
+    most_ns = HEAD_CREDIT * next(iter(line.queued)).own_ns
+    credit_ns = most_ns if elapsed_ns > most_ns else max(0.0, elapsed_ns)
+    return (line.queued_ns - credit_ns) / _NS

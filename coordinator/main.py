@@ -29,7 +29,9 @@ from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer, serving
 from coordinator.limits import Unlimited
 from coordinator.metrics import Gauges, MeteredService, Metrics
+from coordinator.overlay import Overlay
 from coordinator.predict import FixedRate
+from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.store import SqliteStore, cluster_secret
 from coordinator.tagging import NoTags
@@ -149,6 +151,8 @@ def _service(
         overlaps=caches,
         tokens=tokens,
         inflight=InFlight(),
+        overlay=Overlay(),
+        recent=RecentWork(),
         predictor=FixedRate(config.prefill_tokens_per_s, config.step_s),
         limiter=Unlimited(),
         tagger=NoTags(),

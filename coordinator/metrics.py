@@ -79,15 +79,17 @@ class Metrics:
         )
         self.cached_tokens = counter(
             "lineside_cached_tokens",
-            "Prompt tokens found in caches, where both a prediction and the engine's word exist",
+            "Prompt tokens found in caches, where both a prediction and the engine's word exist;"
+            " speculative: beyond the index, by requests in flight; confirmed: those reported",
             ["source"],
         )
         self.cached_tokens_error = counter(
             "lineside_cached_tokens_error",
-            "Sum of differences between predicted and reported cached tokens, by direction",
+            "Sum of differences between predicted and reported cached tokens, by direction;"
+            " what lies within the speculative ones is none",
             ["direction"],
         )
-        for source in ("predicted", "reported"):
+        for source in ("predicted", "speculative", "confirmed", "reported"):
             self.cached_tokens.labels(source)
         for direction in ("too_long", "too_short"):
             self.ttft_error_seconds.labels(direction)
@@ -118,15 +120,20 @@ class Metrics:
                 self.ttft_error_seconds.labels("too_long" if error > 0 else "too_short").observe(
                     abs(error)
                 )
-        self._compare(record.predicted_cached_tokens, outcome.cached_tokens)
+        self._compare(record, outcome.cached_tokens)
 
-    def _compare(self, predicted: int | None, reported: int | None) -> None:
-        if predicted is None or reported is None:
+    def _compare(self, record: Record, reported: int | None) -> None:
+        """Hold the index's word against the engine's; requests in flight explain a bounded more."""
+        predicted, speculative = record.predicted_cached_tokens, record.speculative_tokens
+        if predicted is None or speculative is None or reported is None:
             return
+        more = max(0, reported - predicted)
         self.cached_tokens.labels("predicted").inc(predicted)
+        self.cached_tokens.labels("speculative").inc(speculative)
+        self.cached_tokens.labels("confirmed").inc(min(more, speculative))
         self.cached_tokens.labels("reported").inc(reported)
         self.cached_tokens_error.labels("too_many").inc(max(0, predicted - reported))
-        self.cached_tokens_error.labels("too_few").inc(max(0, reported - predicted))
+        self.cached_tokens_error.labels("too_few").inc(max(0, more - speculative))
 
 
 class MeteredService(Service):

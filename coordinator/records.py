@@ -62,11 +62,22 @@ class Record:
 
     @property
     def predicted_cached_tokens(self) -> int | None:
-        """What the engine should report; `None` where the prompt's tokens are unknown."""
+        """What the engine should report at least, by the index; `None` without the prompt's tokens.
+
+        Our own decisions in flight are left out: they would hide an index that says nothing.
+        """
         candidate = self.served_by
         if candidate is None or candidate.uncached_tokens is None:
             return None
         return candidate.overlap_tokens
+
+    @property
+    def speculative_tokens(self) -> int | None:
+        """What the engine may report beyond that, since a request before this one computes it."""
+        candidate = self.served_by
+        if candidate is None or candidate.uncached_tokens is None:
+            return None
+        return candidate.speculative_tokens
 
     @property
     def predicted_ttft_s(self) -> float | None:
@@ -117,6 +128,7 @@ class Record:
             "predicted_ttft_s": self.predicted_ttft_s,
             "cached_tokens": outcome.cached_tokens,
             "predicted_cached_tokens": self.predicted_cached_tokens,
+            "speculative_tokens": self.speculative_tokens,
             "prompt_tokens": outcome.prompt_tokens,
             "completion_tokens": outcome.completion_tokens,
             "duration_s": outcome.duration_s,
@@ -142,12 +154,14 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
         "model": candidate.model,
         "type": candidate.type,
         "overlap_tokens": candidate.overlap_tokens,
+        "speculative_tokens": candidate.speculative_tokens,
         "uncached_tokens": candidate.uncached_tokens,
         "predicted_ttft_s": candidate.predicted_ttft_s,
         "cost": candidate.cost,
         "wait_s": candidate.wait_s,
         "own_s": candidate.own_s,
         "outstanding": candidate.outstanding,
+        "recent_s": candidate.recent_s,
         "cache_state": candidate.view.cache_state,
         "reason": candidate.reason,
         "dropped_by": candidate.dropped_by or None,

@@ -1,17 +1,20 @@
 """Request facts, engines, overlaps and load to a decision: filter, predict, rank. Pure.
 
 What is shown is `predicted_ttft_s`; what is minimised is `cost`, which also counts what this
-prefill does to those who come after it. Nothing is remembered here: the caller accounts it.
+prefill does to those who come after it, and how much its engine was given lately. Nothing is
+remembered here: the caller accounts it.
 """
 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from coordinator.cluster import Engine, EngineView
 from coordinator.inflight import Queue
 from coordinator.predict import Predictor
+from coordinator.recent import SHARE
 from coordinator.refusal import NoEngineReady
 from lineside.hashing import UNIT
 from lineside.ids import EngineId, ModelName
@@ -43,16 +46,30 @@ class Facts:
     """What the request weighs in an engine's queue: its prompt tokens, or an estimate."""
 
 
+class Held(NamedTuple):
+    """What engines hold of the prompt, in leading units."""
+
+    indexed: Mapping[EngineId, Units] = MappingProxyType({})
+    """By the engines' own word."""
+    claimed: Mapping[EngineId, int] = MappingProxyType({})
+    """By our own decisions, in gpu, whatever the index says (yet)."""
+
+
 class Candidate(NamedTuple):
     """One engine as the decision saw it. A tuple: the hot path makes one for each engine."""
 
     view: EngineView
     model: ModelName
     overlap_tokens: int = 0
+    """What the index says will be read from the cache: compared with the engine's own report."""
+    speculative_tokens: int = 0
+    """What our own decisions in flight will have added by then; counts, and is not compared."""
     uncached_tokens: int | None = None
     own_s: float = 0.0
     wait_s: float = 0.0
     outstanding: int = 0
+    recent_s: float = 0.0
+    """What recent work adds to the cost."""
     cost: float = 0.0
     dropped_by: str = ""
     """Empty for those that were ranked."""
@@ -68,6 +85,11 @@ class Candidate(NamedTuple):
         return "engine"
 
     @property
+    def cached_tokens(self) -> int:
+        """What the decision counts on."""
+        return self.overlap_tokens + self.speculative_tokens
+
+    @property
     def predicted_ttft_s(self) -> float | None:
         """What is shown, and paired with the outcome; `None` where the prompt is unknown."""
         return None if self.uncached_tokens is None else self.wait_s + self.own_s
@@ -75,7 +97,10 @@ class Candidate(NamedTuple):
     @property
     def reason(self) -> str:
         """Why the engine was dropped, or why its cache counted as empty."""
-        return self.view.away or self.view.reason
+        return _REASONS.get(self.dropped_by) or self.view.away or self.view.reason
+
+
+_REASONS = {"asleep": "the engine sleeps"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,63 +127,80 @@ class Undecided:
 def decide(
     facts: Facts,
     views: Sequence[EngineView],
-    overlaps: Mapping[EngineId, Units],
+    held: Held,
     queue_of: Callable[[EngineId], Queue],
+    recent_of: Callable[[Engine], float],
     predictor: Predictor,
     rng: random.Random,
 ) -> Decision | Undecided:
     """Rank the engines that serve a model; equal costs come in random order.
 
     `views` are the engines that serve the model; the caller has refused an unknown one.
+    `recent_of` returns the seconds of work that an engine was given lately.
     """
-    ranked, dropped = [], []
+    awake, dropped = [], []
     for view in views:
         if view.away:
             dropped.append(Candidate(view, facts.model, dropped_by="away"))
+        elif view.asleep:
+            dropped.append(Candidate(view, facts.model, dropped_by="asleep"))
         else:
-            engine = view.engine.id
-            units = overlaps.get(engine)
-            ranked.append(_candidate(facts, view, units, queue_of(engine), predictor))
-    if not ranked:
+            awake.append((view, queue_of(view.engine.id)))
+    if not awake:
         return Undecided(NoEngineReady(facts.model), tuple(dropped))
+    # What was counts as far as nothing is: queues say it better while there are any.
+    idle = sum(not queue.outstanding for _, queue in awake) / len(awake)
+    ranked = _candidates(facts, awake, held, SHARE * idle, recent_of, predictor)
     chance = rng.random
     ranked.sort(key=lambda candidate: (candidate.cost, chance()))
     return Decision(tuple(ranked), tuple(dropped))
 
 
-def _candidate(
-    facts: Facts, view: EngineView, units: Units | None, queue: Queue, predictor: Predictor
-) -> Candidate:
-    engine, prompt = view.engine, facts.prompt_tokens
-    cached, worth = 0, 0.0
-    if units is not None and view.cache_usable:
-        # Tokens before a picture are matched although the prompt's length is only estimated.
-        limit = facts.load_tokens if prompt is None else prompt
-        cached, worth = _cached(units, view.block_size or UNIT, limit)
-    own_s = predictor.own_s(engine, max(0.0, facts.load_tokens - worth), cached)
-    wait_s, outstanding = queue.wait_s, queue.outstanding
-    if queue.peers.outstanding:
-        outstanding += queue.peers.outstanding
-        wait_s += predictor.own_s(engine, queue.peers.queued_tokens, 0)
-    return Candidate(
-        view,
-        facts.model,
-        cached,
-        None if prompt is None else prompt - cached,
-        own_s,
-        wait_s,
-        outstanding,
-        wait_s + own_s + BETA * own_s + OUTSTANDING_S * outstanding,
-    )
+def _candidates(
+    facts: Facts,
+    awake: Sequence[tuple[EngineView, Queue]],
+    held: Held,
+    recent_share: float,
+    recent_of: Callable[[Engine], float],
+    predictor: Predictor,
+) -> list[Candidate]:
+    """Predict each engine's work. The hot loop of a decision, so it calls little."""
+    model, prompt, load = facts.model, facts.prompt_tokens, facts.load_tokens
+    # Tokens before a picture are matched although the prompt's length is only estimated. The last
+    # token is computed in any case.
+    limit = max(0, (load if prompt is None else prompt) - 1)
+    indexed, claimed, own = held.indexed.get, held.claimed.get, predictor.own_s
+    candidates = []
+    for view, (outstanding, _, wait_s, peers) in awake:
+        engine = view.engine
+        units, claim = indexed(engine.id), claimed(engine.id)
+        overlap, ahead, worth = 0, 0, 0.0
+        if (units or claim) and view.cache_usable:
+            block = view.block_size or UNIT
+            if units:
+                overlap, worth = _cached(units, block, limit)
+            if claim and (reach := min(claim * UNIT, limit) // block * block) > overlap:
+                ahead, worth = reach - overlap, float(reach)
+        own_s = own(engine, load - worth if worth < load else 0.0, overlap + ahead)
+        if peers.outstanding:
+            outstanding += peers.outstanding
+            wait_s += own(engine, peers.queued_tokens, 0)
+        recent_s = recent_share and recent_share * recent_of(engine)
+        cost = wait_s + own_s + BETA * own_s + OUTSTANDING_S * outstanding + recent_s
+        left = None if prompt is None else prompt - overlap - ahead
+        fields = view, model, overlap, ahead, left, own_s, wait_s, outstanding, recent_s, cost, ""
+        candidates.append(Candidate._make(fields))  # half the time of a call
+    return candidates
 
 
-def _cached(units: Units, block: int, prompt_tokens: int) -> tuple[int, float]:
+def _cached(units: Units, block: int, limit: int) -> tuple[int, float]:
     """Return the tokens that will be read from the cache, and what they are worth.
 
-    The engine computes the last token in any case, and reuses whole blocks only.
+    The engine reuses whole blocks only.
     """
-    cached = min(units[2] * UNIT, max(0, prompt_tokens - 1)) // block * block
-    if units[0] * UNIT >= cached:
+    in_gpu, _, anywhere = units
+    cached = min(anywhere * UNIT, limit) // block * block
+    if in_gpu * UNIT >= cached:
         return cached, float(cached)
     worth, below = 0.0, 0
     for depth, weight in zip(units, MEDIUM_WEIGHTS, strict=True):

@@ -2,25 +2,29 @@
 
     tokens -> keys, tags -> reserve -> verdict -> decide and account in one step
 
-Owns a request's lease, reservation and record from the decision to its end; a door reports what
-happened and never touches them. No logging and no metrics here: `metrics.MeteredService` wraps it.
+Owns a request's lease, claim, reservation and record from the decision to its end; a door reports
+what happened and never touches them. No logging and no metrics here: `metrics.MeteredService` wraps
+it.
 """
 
 import random
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from coordinator.attempts import Attempt, may_repeat
 from coordinator.canonical import Canonical, rewrite
 from coordinator.cluster import Cluster, Engine
 from coordinator.inflight import InFlight, Lease
 from coordinator.limits import Limiter, Reservation, Usage
+from coordinator.overlay import STRIDE, Claim, Overlay
 from coordinator.predict import Predictor
+from coordinator.recent import RecentWork
 from coordinator.records import Outcome, Record, Records
 from coordinator.refusal import Draining, OverLimit, Refusal, UnknownModel, to_reply
-from coordinator.route import Candidate, Decision, Facts, Undecided, Units, decide
+from coordinator.route import Candidate, Decision, Facts, Held, Undecided, Units, decide
 from coordinator.tagging import Tagger
 from coordinator.tokens import Tokenized
 from lineside import hashing
@@ -38,9 +42,18 @@ MEDIA_TOKENS = 1000
 class Overlaps(Protocol):
     """The index, as the read path sees it."""
 
-    def overlap(self, group: GroupId, unit_keys: Sequence[BlockKey]) -> dict[EngineId, Units]:
-        """Return the leading units that each engine of a group holds; omit zeros."""
+    def overlap(
+        self, group: GroupId, unit_keys: Sequence[BlockKey], limit: int | None = None
+    ) -> dict[EngineId, Units]:
+        """Return the leading units that each engine of a group holds; omit zeros.
+
+        `limit`: units before the prompt's last token, where that is known.
+        """
         ...
+
+
+Keys: TypeAlias = Mapping[GroupId, Sequence[BlockKey]]
+"""A prompt's keys as the overlay wants them: by group, every `STRIDE`-th."""
 
 
 class Tokenizer(Protocol):
@@ -60,6 +73,9 @@ class Routed:
     candidate: Candidate
     body: bytes = field(repr=False)
     lease: Lease
+    claim: Claim | None
+    keys: Keys = field(repr=False)
+    """Empty once the first token was seen: there is no fallback any more."""
     reservation: Reservation
     load_tokens: int
     started: float
@@ -86,6 +102,8 @@ class Service:
     overlaps: Overlaps
     tokens: Tokenizer
     inflight: InFlight
+    overlay: Overlay
+    recent: RecentWork
     predictor: Predictor
     limiter: Limiter
     tagger: Tagger
@@ -110,20 +128,22 @@ class Service:
         if isinstance(granted, OverLimit):
             return self._refuse(record, granted)
         # From here to the lease there is no await: load that is read is the load that is reserved.
-        decided = self._decide(record, request, tokenized)
+        decided, keys = self._decide(record, request, tokenized)
         if isinstance(decided, Undecided):
             self.limiter.refund(granted)
             return self._refuse(record, decided.refusal)
-        load_tokens = _load_tokens(request, tokenized)
-        lease = self._lease(decided.chosen, load_tokens, request.stream)
-        record.served_by = decided.chosen
+        load_tokens, chosen = _load_tokens(request, tokenized), decided.chosen
+        lease, claim = self._account(chosen, load_tokens, request.stream, keys)
+        record.served_by = chosen
         self.records.add(record)
         return Routed(
             record=record,
             request=request,
-            candidate=decided.chosen,
-            body=rewrite(request, decided.chosen.model, meter=True),
+            candidate=chosen,
+            body=rewrite(request, chosen.model, meter=True),
             lease=lease,
+            claim=claim,
+            keys=keys,
             reservation=granted,
             load_tokens=load_tokens,
             started=started,
@@ -135,7 +155,7 @@ class Service:
         if refusal := self._admission(request):
             record.refusal = to_reply(refusal)
             return record
-        decided = self._decide(record, request, await self._observe(record, request))
+        decided, _ = self._decide(record, request, await self._observe(record, request))
         if isinstance(decided, Undecided):
             record.refusal = to_reply(decided.refusal)
         else:
@@ -157,7 +177,11 @@ class Service:
         if candidate is None:
             return False
         self.inflight.release(routed.lease, self.clock.monotonic())
-        routed.lease = self._lease(candidate, routed.load_tokens, routed.request.stream)
+        if routed.claim:
+            self.overlay.drop(routed.claim)
+        routed.lease, routed.claim = self._account(
+            candidate, routed.load_tokens, routed.request.stream, routed.keys
+        )
         routed.body = rewrite(routed.request, candidate.model, meter=True)
         routed.candidate = record.served_by = candidate
         return True
@@ -166,6 +190,7 @@ class Service:
         """Note that the prefill is over."""
         now = self.clock.monotonic()
         self.inflight.first_token(routed.lease, now)
+        self._settle(routed, now)
         if routed.record.outcome.ttft_s is None:
             routed.record.outcome.ttft_s = now - routed.started
 
@@ -174,6 +199,8 @@ class Service:
 
         This and the other ends return whether this call ended the request.
         """
+        if status < 400:
+            self._settle(routed, self.clock.monotonic())
         if not self._end(routed, "finished" if status < 400 else "rejected", status):
             return False
         outcome = routed.record.outcome
@@ -205,8 +232,11 @@ class Service:
         return True
 
     def expire(self) -> int:
-        """Release leases that no door has ended in time; return how many."""
-        return self.inflight.expire(self.clock.monotonic())
+        """Release leases and claims that no door has ended in time; return how many leases."""
+        now = self.clock.monotonic()
+        self.overlay.expire(now)
+        self.overlay.expire_lost(now)
+        return self.inflight.expire(now)
 
     def _admission(self, request: Canonical) -> Refusal | None:
         if self.draining:
@@ -226,10 +256,12 @@ class Service:
 
     def _decide(
         self, record: Record, request: Canonical, tokenized: Tokenized
-    ) -> Decision | Undecided:
+    ) -> tuple[Decision | Undecided, Keys]:
         verdict = default_route(ModelName(request.model))
         record.policy, record.rule, record.stage = verdict.policy, verdict.rule, verdict.stage
         now = self.clock.monotonic()
+        self.overlay.expire(now)
+        held, keys = self._held(verdict, request, tokenized)
         decided = decide(
             Facts(
                 model=verdict.models[0],
@@ -237,42 +269,56 @@ class Service:
                 load_tokens=_load_tokens(request, tokenized),
             ),
             self.cluster.views(verdict.models[0], now),
-            self._overlaps(verdict, request, tokenized),
-            lambda engine: self.inflight.queue(engine, now),
+            held,
+            partial(self.inflight.queue, now=now),
+            self.recent.seconds,
             self.predictor,
             self.rng,
         )
         record.dropped = decided.dropped
         if isinstance(decided, Decision):
             record.decision = decided
-        return decided
+        return decided, keys
 
-    def _overlaps(
+    def _held(
         self, verdict: Verdict, request: Canonical, tokenized: Tokenized
-    ) -> Mapping[EngineId, Units]:
-        if not tokenized.packed:
-            return {}
-        overlaps: dict[EngineId, Units] = {}
-        keys: dict[str | None, list[BlockKey]] = {}
-        for model in verdict.models:
+    ) -> tuple[Held, Keys]:
+        """Return what engines hold of the prompt, and its keys by group."""
+        indexed: dict[EngineId, Units] = {}
+        claimed: dict[EngineId, int] = {}
+        chains: dict[str | None, list[BlockKey]] = {}
+        keys: dict[GroupId, list[BlockKey]] = {}
+        count = tokenized.count
+        limit = None if count is None else max(0, count - 1) // hashing.UNIT
+        for model in verdict.models if tokenized.packed else ():
             for group, lora in self.cluster.groups(model):
-                if lora not in keys:
+                if lora not in chains:
                     seed = hashing.seed(self.secret, lora, request.cache_salt)
-                    keys[lora] = hashing.chain(seed, tokenized.packed)
-                overlaps |= self.overlaps.overlap(group, keys[lora])
-        return overlaps
+                    chains[lora] = hashing.chain(seed, tokenized.packed or b"")
+                indexed |= self.overlaps.overlap(group, chains[lora], limit)
+                keys[group] = hashing.strided(chains[lora], STRIDE)
+                claimed |= self.overlay.units(group, keys[group])
+        return Held(indexed, claimed), keys
 
-    def _lease(self, candidate: Candidate, load_tokens: int, streams: bool) -> Lease:
-        now = self.clock.monotonic()
-        due = None if streams else now + candidate.wait_s + candidate.own_s
-        return self.inflight.take(
-            candidate.target.id,
-            max(0, load_tokens - candidate.overlap_tokens),
-            candidate.own_s,
-            now,
-            now + self.lease_s,
-            due,
+    def _account(
+        self, candidate: Candidate, load_tokens: int, streams: bool, keys: Keys
+    ) -> tuple[Lease, Claim | None]:
+        """Count a request on its engine: in its queue, in its cache, in its recent work."""
+        engine, now = candidate.target, self.clock.monotonic()
+        due, deadline = now + candidate.wait_s + candidate.own_s, now + self.lease_s
+        uncached = max(0, load_tokens - candidate.cached_tokens)
+        lease = self.inflight.take(
+            engine.id, uncached, candidate.own_s, now, deadline, None if streams else due
         )
+        claim = self.overlay.take(engine.id, engine.group, keys.get(engine.group, ()), deadline)
+        self.recent.note(engine, candidate.own_s)
+        return lease, claim
+
+    def _settle(self, routed: Routed, now: float) -> None:
+        """Note that the prompt is in the engine's cache."""
+        if routed.claim:
+            self.overlay.settle(routed.claim, now)
+        routed.keys = {}
 
     def _next(self, record: Record) -> Candidate | None:
         if record.decision is None:
@@ -288,6 +334,8 @@ class Service:
     def _end(self, routed: Routed, end: str, status: int | None) -> bool:
         now = self.clock.monotonic()
         self.inflight.release(routed.lease, now)
+        if routed.claim:
+            self.overlay.drop(routed.claim)  # unless it is settled
         outcome: Outcome = routed.record.outcome
         if outcome.end is not None:
             return False

@@ -3,18 +3,25 @@
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.cluster import Engine, EngineView, Events, ServedModel, Status
+from coordinator.cluster import (
+    ASLEEP_FOR_S,
+    Engine,
+    EngineView,
+    Events,
+    Load,
+    ServedModel,
+    Status,
+)
 from coordinator.inflight import EMPTY, PeerSum, Queue
 from coordinator.predict import FixedRate
 from coordinator.refusal import NoEngineReady
-from coordinator.route import Decision, Facts, Undecided, Units, decide
+from coordinator.route import Decision, Facts, Held, Undecided, Units, decide
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 
 MODEL = ModelName("m")
@@ -37,7 +44,7 @@ def view(name: str, block_size: int = 16, **changes: Any) -> EngineView:
         status=Status(Events.LIVE, block_size=block_size),
         digest_live=True,
     )
-    return replace(live, **changes)
+    return live._replace(**changes)
 
 
 def decided(
@@ -45,13 +52,19 @@ def decided(
     prompt: int | None = 1000,
     overlaps: Mapping[str, Units] | None = None,
     queues: Mapping[str, Queue] | None = None,
+    ahead: Mapping[str, int] | None = None,
+    recent: Mapping[str, float] | None = None,
     seed: int = 0,
 ) -> Decision:
     decision = decide(
         Facts(MODEL, prompt, load_tokens=1000 if prompt is None else prompt),
         views,
-        {EngineId(name): units for name, units in (overlaps or {}).items()},
+        Held(
+            {EngineId(name): units for name, units in (overlaps or {}).items()},
+            {EngineId(name): units for name, units in (ahead or {}).items()},
+        ),
         lambda engine: (queues or {}).get(engine, EMPTY),
+        lambda engine: (recent or {}).get(engine.id, 0.0),
         RATE,
         random.Random(seed),
     )
@@ -157,9 +170,55 @@ def test_an_engine_that_is_away_is_no_candidate() -> None:
     )
 
 
+def test_an_engine_that_sleeps_is_no_candidate_until_the_report_is_old() -> None:
+    asleep = view("a", load=Load(asleep=True), load_age_s=1.0)
+    decision = decided([asleep, view("b")])
+    assert order(decision) == ["b"]
+    (dropped,) = decision.dropped
+    assert (dropped.dropped_by, dropped.reason) == ("asleep", "the engine sleeps")
+    unheard = asleep._replace(load_age_s=ASLEEP_FOR_S + 1)
+    assert sorted(order(decided([unheard, view("b")]))) == ["a", "b"]
+    awake = asleep._replace(load=Load(asleep=False))
+    assert sorted(order(decided([awake, view("b")]))) == ["a", "b"]
+
+
+def test_what_is_on_its_way_counts_and_is_kept_apart() -> None:
+    decision = decided([view("a"), view("b")], overlaps={"a": (10, 10, 10)}, ahead={"a": 40})
+    a, b = decision.ranked
+    assert (a.target.id, a.overlap_tokens, a.speculative_tokens, a.uncached_tokens) == (
+        "a",
+        160,
+        480,
+        360,
+    )
+    assert (a.own_s, b.own_s) == (pytest.approx(0.36), pytest.approx(1.0))
+
+
+def test_what_is_on_its_way_adds_nothing_to_a_deeper_overlap() -> None:
+    chosen = decided([view("a")], overlaps={"a": (40, 40, 40)}, ahead={"a": 10}).chosen
+    assert (chosen.overlap_tokens, chosen.speculative_tokens) == (640, 0)
+
+
+def test_nothing_is_on_its_way_to_a_cache_that_cannot_be_followed() -> None:
+    chosen = decided([view("a", heard_age_s=11.0)], ahead={"a": 40}).chosen
+    assert (chosen.overlap_tokens, chosen.speculative_tokens) == (0, 0)
+
+
+def test_recent_work_counts_as_far_as_engines_idle() -> None:
+    views, overlaps = [view("a"), view("b")], {"a": (4, 4, 4)}  # worth 2 * 64 ms
+    assert order(decided(views, overlaps=overlaps, recent={"a": 1.2})) == ["a", "b"]
+    decision = decided(views, overlaps=overlaps, recent={"a": 1.4})
+    assert order(decision) == ["b", "a"]
+    assert decision.ranked[1].recent_s == pytest.approx(0.14)
+    queues = {"a": Queue(outstanding=1), "b": Queue(outstanding=1)}
+    busy = decided(views, overlaps=overlaps, recent={"a": 99.0}, queues=queues)
+    assert order(busy) == ["a", "b"]
+
+
 def test_when_all_are_away_there_is_no_decision() -> None:
     away = view("a", away="cannot connect")
-    undecided = decide(Facts(MODEL, 1, 1), [away], {}, lambda _: EMPTY, RATE, random.Random(0))
+    facts, rng = Facts(MODEL, 1, 1), random.Random(0)
+    undecided = decide(facts, [away], Held(), lambda _: EMPTY, lambda _: 0.0, RATE, rng)
     assert isinstance(undecided, Undecided)
     assert undecided.refusal == NoEngineReady(MODEL)
     assert [candidate.dropped_by for candidate in undecided.dropped] == ["away"]

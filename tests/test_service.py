@@ -13,7 +13,9 @@ from coordinator.canonical import Api, Canonical, parse
 from coordinator.cluster import Cluster, Engine, Events, ServedModel, Status
 from coordinator.inflight import InFlight
 from coordinator.limits import Reservation, Usage
+from coordinator.overlay import GRACE_S, Overlay
 from coordinator.predict import FixedRate
+from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.refusal import (
     Draining,
@@ -131,6 +133,8 @@ def bench(
         overlaps=held,
         tokens=FixedTokens(tokenized or Tokenized(TokenState.EXACT, "given", packed, len(PROMPT))),
         inflight=InFlight(),
+        overlay=Overlay(),
+        recent=RecentWork(),
         predictor=FixedRate(1000.0, 0.01),
         limiter=ledger,
         tagger=NoTags(),
@@ -156,7 +160,7 @@ async def test_a_decision_is_accounted_in_the_same_step() -> None:
     sent = [r.engine.id for r in routed]
     assert sorted((sent.count(EngineId("a")), sent.count(EngineId("b")))) == [5, 5]
     queue = b.service.inflight.queue(EngineId("a"), b.clock.monotonic())
-    assert (queue.outstanding, queue.queued_tokens) == (5, 5 * 64)
+    assert (queue.outstanding, queue.queued_tokens) == (5, 64 + 4 * 16)  # one computes the prompt
 
 
 async def test_keys_are_looked_up_by_group_adapter_and_salt() -> None:
@@ -173,6 +177,55 @@ async def test_keys_are_looked_up_by_group_adapter_and_salt() -> None:
     routed = await b.routed(cache_salt="s")
     assert routed.engine.id == "b"
     assert routed.record.predicted_cached_tokens == 48
+
+
+async def test_what_is_in_flight_counts_until_the_index_has_had_time_to_say_so() -> None:
+    b = bench(engine("a"))
+    first = await b.routed(stream=True)
+    second = await b.routed(stream=True)
+    assert (second.record.predicted_cached_tokens, second.record.speculative_tokens) == (0, 48)
+    assert second.candidate.uncached_tokens == 16
+    b.service.aborted(second, Usage())
+    b.service.first_token(first)
+    await b.clock.advance(GRACE_S - 0.1)
+    assert (await b.routed(stream=True)).record.speculative_tokens == 48
+    b.service.expire()
+    await b.clock.advance(0.2)
+    third = await b.service.dry_run(request(), TENANT)
+    assert third.speculative_tokens == 48  # of the request before it, which has not begun
+    await b.clock.advance(100.0)
+    b.service.expire()
+    assert (await b.routed()).record.speculative_tokens == 0
+
+
+@pytest.mark.parametrize("end", ["failed", "aborted", "rejected"])
+@pytest.mark.parametrize("began", [False, True], ids=["before a token", "after the first token"])
+async def test_what_failed_before_its_first_token_counts_no_more(end: str, began: bool) -> None:
+    b = bench(engine("a"))
+    routed = await b.routed(stream=True)
+    if began:
+        b.service.first_token(routed)
+    match end:
+        case "failed":
+            b.service.failed(routed, UpstreamBroken())
+        case "aborted":
+            b.service.aborted(routed, Usage())
+        case "rejected":
+            b.service.finished(routed, 400, Usage(), None)
+    assert (await b.routed()).record.speculative_tokens == (48 if began else 0)
+
+
+async def test_a_fallback_takes_its_claim_along() -> None:
+    b = bench(engine("a"), engine("b"))
+    routed = await b.routed(stream=True)
+    failed = routed.engine.id
+    b.service.fallback(routed, Attempt(failed, Repeat.SAFE, "refused"))
+    record = await b.service.dry_run(request(), TENANT)
+    assert record.decision
+    ahead = {c.target.id: c.speculative_tokens for c in record.decision.ranked}
+    assert ahead == {failed: 0, routed.engine.id: 48}
+    b.service.failed(routed, UpstreamBroken())
+    assert b.service.overlay.claims == 0
 
 
 async def test_a_finished_request_is_settled_once_and_paired() -> None:
@@ -195,6 +248,7 @@ async def test_a_finished_request_is_settled_once_and_paired() -> None:
         "predicted_ttft_s": pytest.approx(0.074),
         "cached_tokens": 48,
         "predicted_cached_tokens": 0,
+        "speculative_tokens": 0,
         "prompt_tokens": 64,
         "completion_tokens": 7,
         "duration_s": pytest.approx(0.5),

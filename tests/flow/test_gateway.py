@@ -112,6 +112,7 @@ async def test_a_chat_comes_back_as_the_engine_gave_it() -> None:
             "predicted_ttft_s": None,
             "cached_tokens": 32,
             "predicted_cached_tokens": 0,
+            "speculative_tokens": 0,
             "prompt_tokens": 100,
             "completion_tokens": 5,
             "duration_s": None,

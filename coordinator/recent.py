@@ -1,0 +1,58 @@
+"""How much work each engine was given lately: what spreads a stream of one request at a time. Pure.
+
+Written by the service alone, with every decision. With nothing in flight every engine looks alike,
+and whoever was first to hold what all prompts begin with would get them all. Work that was given to
+an engine makes it a little dearer, so that sooner or later another one computes that beginning too.
+
+The memory fades by decisions, not by seconds: a slow stream is spread like a fast one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coordinator.cluster import Engine
+from lineside.ids import EngineId, GroupId
+
+MEMORY = 500
+"""Decisions of a group after which a piece of work counts for a third of itself."""
+
+SHARE = 0.1
+"""What a second of recent work costs, in seconds. A prompt moves once this much of the difference
+in work outweighs computing it anew, so all such moves together cost at most half of this share."""
+
+_FULL = 1e100
+"""Weights grow rather than that all sums shrink; here they are brought back to 1."""
+
+
+@dataclass(slots=True)
+class _Group:
+    weight: float = 1.0
+    sums: dict[EngineId, float] = field(default_factory=dict)
+
+
+class RecentWork:
+    """The work of all groups' engines."""
+
+    def __init__(self) -> None:
+        self._groups: dict[GroupId, _Group] = {}
+
+    def note(self, engine: Engine, own_s: float) -> None:
+        """Remember a request's own prefill."""
+        of = self._groups.setdefault(engine.group, _Group())
+        of.weight *= 1 + 1 / MEMORY
+        of.sums[engine.id] = of.sums.get(engine.id, 0.0) + own_s * of.weight
+        if of.weight > _FULL:
+            of.sums = {name: total / of.weight for name, total in of.sums.items()}
+            of.weight = 1.0
+
+    def seconds(self, engine: Engine) -> float:
+        """Return an engine's recent work."""
+        of = self._groups.get(engine.group)
+        return of.sums.get(engine.id, 0.0) / of.weight if of else 0.0
+
+    def keep(self, groups: Mapping[EngineId, GroupId]) -> None:
+        """Forget all engines but these."""
+        for group, of in list(self._groups.items()):
+            of.sums = {name: total for name, total in of.sums.items() if groups.get(name) == group}
+            if not of.sums:
+                del self._groups[group]
