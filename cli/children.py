@@ -137,10 +137,19 @@ def _end_with_parent() -> None:
 
 async def watch(*children: Child) -> None:
     """Wait until one of the children ends by itself. Raises `CouldNotRun`, always."""
-    waits = [asyncio.ensure_future(each.ended()) for each in children]
+
+    async def fail_with(each: Child) -> None:
+        raise await each.ended()
+
+    async with first_failure(), asyncio.TaskGroup() as tasks:
+        for each in children:
+            tasks.create_task(fail_with(each), name=f"watch {each.name}")
+
+
+@asynccontextmanager
+async def first_failure() -> AsyncIterator[None]:
+    """Raise the first `CouldNotRun` of a task group by itself, for `main` to print."""
     try:
-        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        raise done.pop().result()
-    finally:
-        for wait in waits:
-            wait.cancel()
+        yield
+    except* CouldNotRun as failures:
+        raise failures.exceptions[0] from None

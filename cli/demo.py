@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 from rich.console import Console
@@ -53,9 +52,9 @@ def add_to(commands: Subcommands) -> None:
     """Add the command."""
     command = commands.add_parser(
         "demo",
-        help="three simulated engines: round robin against Lineside, on this machine",
-        description="Send the same chats to three simulated vLLM engines, round robin and through"
-        " Lineside, and compare the time to first token. Ends by itself.",
+        help="three simulated engines: round robin against Lineside",
+        description="Send the same chats to three simulated vLLM engines, round robin and through\n"
+        "Lineside, and compare the time to first token. Ends by itself.",
     )
     command.add_argument(
         "--seconds",
@@ -87,10 +86,8 @@ async def _demo(arguments: argparse.Namespace) -> int:
     console.print(_INTRODUCTION.format(seconds=arguments.seconds), soft_wrap=True)
     with tempfile.TemporaryDirectory(prefix="lineside-demo-") as folder:
         direct = await _round_robin(arguments, console, Path(folder))
-        routed, summary = await _lineside(arguments, console, Path(folder), direct)
-    if arguments.json:
-        sys.stdout.write(json.dumps(summary.to_json()) + "\n")
-    return 3 if any(sample.failed for sample in direct + routed) else 0
+        summary = await _lineside(arguments, console, Path(folder), direct)
+    return 1 if summary.failed else 0
 
 
 async def _round_robin(arguments: argparse.Namespace, console: Console, logs: Path) -> list[Sample]:
@@ -106,7 +103,7 @@ async def _round_robin(arguments: argparse.Namespace, console: Console, logs: Pa
 
 async def _lineside(
     arguments: argparse.Namespace, console: Console, logs: Path, direct: list[Sample]
-) -> tuple[list[Sample], Summary]:
+) -> Summary:
     async with _engines(logs, "routed") as engines, _session() as session:
         specs = [
             {
@@ -124,11 +121,14 @@ async def _lineside(
                 return await chat(session, stack.http, {**turn.body, "model": MODEL})
 
             routed = await _pass("Lineside", arguments, console, session, engines, send)
-            summary = Summary(direct, routed, await _decisions(stack, session))
+            summary = Summary(direct, routed, await stack.decisions(session))
             show_summary(summary, console)
+            if arguments.json:
+                sys.stdout.write(json.dumps(summary.to_json()) + "\n")
+                sys.stdout.flush()
             if arguments.keep:
                 await _keep(stack, console)
-    return routed, summary
+    return summary
 
 
 async def _ready(stack: Stack, session: aiohttp.ClientSession) -> None:
@@ -217,13 +217,6 @@ async def _watch_queues(
             async with session.get(f"http://{engine.listening['http']}/metrics") as answer:
                 board.queue(engine.name, await answer.text())
         await asyncio.sleep(0.5)
-
-
-async def _decisions(stack: Stack, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
-    async with session.get(f"{stack.admin}/debug/decisions?limit=1000000") as answer:
-        body = await answer.json()
-    decisions: list[dict[str, Any]] = body["decisions"] if isinstance(body, dict) else body
-    return decisions
 
 
 async def _keep(stack: Stack, console: Console) -> None:

@@ -11,9 +11,12 @@ from typing import Any
 
 import aiohttp
 
-from cli.children import Child, child
+from cli.children import Child, CouldNotRun, child
 
 NODE = "local"
+
+MOST_DECISIONS = 2000
+"""The coordinator keeps no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,22 @@ class Stack:
         return f"http://{self.coordinator.listening['admin']}"
 
     async def engines(self, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
-        """Return what `/debug/engines` says."""
-        async with session.get(f"{self.admin}/debug/engines") as answer:
-            engines: list[dict[str, Any]] = await answer.json()
-            return engines
+        """Return what `/debug/engines` says. Raises `CouldNotRun`."""
+        return await self._ask(session, "/debug/engines")
+
+    async def decisions(self, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
+        """Return the records that are kept, newest first. Raises `CouldNotRun`."""
+        return await self._ask(session, f"/debug/decisions?limit={MOST_DECISIONS}")
+
+    async def _ask(self, session: aiohttp.ClientSession, path: str) -> list[dict[str, Any]]:
+        async with session.get(f"{self.admin}{path}") as answer:
+            if answer.status != 200:
+                raise CouldNotRun(
+                    f"{self.admin} answered {answer.status} to this machine",
+                    "name a loopback address, such as 127.0.0.1:9090, for the admin listener",
+                )
+            found: list[dict[str, Any]] = await answer.json()
+            return found
 
     async def wait_fresh(
         self, session: aiohttp.ClientSession, count: int, limit_s: float
