@@ -66,7 +66,7 @@ class Load:
     prefills: int | None = None
     """Requests whose prompt has been computed; stays on the agent."""
     asleep: bool | None = None
-    """The engine gave its memory back, and with it its cache; stays on the agent."""
+    """The engine gave its memory back, and with it its cache."""
     missing: tuple[str, ...] = ()
     """Series that this engine's version should have and has not, by their newest name."""
 

@@ -18,6 +18,7 @@ from coordinator.cluster import EngineView
 from coordinator.config import Config
 from coordinator.inflight import Queue
 from coordinator.refusal import to_reply
+from coordinator.route import ASLEEP
 from coordinator.service import Service
 from lineside.ids import TenantId
 
@@ -202,8 +203,9 @@ def engine_json(view: EngineView, queue: Queue) -> dict[str, Any]:
         "age_s": view.heard_age_s,
         "load_age_s": view.load_age_s,
         "cache_state": view.cache_state,
-        "reason": view.away or view.reason,
+        "reason": view.away or (ASLEEP if view.asleep else view.reason),
         "away": bool(view.away),
+        "asleep": view.asleep,
         "linked": view.linked,
         "block_size": view.block_size,
         "blocks": status.blocks if status else None,

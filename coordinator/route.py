@@ -31,6 +31,9 @@ BETA = 1.0
 OUTSTANDING_S = 0.02
 """Cost of each request in flight: keeps decode batches even where nothing is queued."""
 
+ASLEEP = "the engine sleeps"
+"""Why an engine that could be reached gets nothing."""
+
 MEDIUM_WEIGHTS = (1.0, 0.8, 0.4)
 """What a cached block is worth in gpu, cpu, disk; the rest of it counts as uncached work."""
 
@@ -97,10 +100,7 @@ class Candidate(NamedTuple):
     @property
     def reason(self) -> str:
         """Why the engine was dropped, or why its cache counted as empty."""
-        return _REASONS.get(self.dropped_by) or self.view.away or self.view.reason
-
-
-_REASONS = {"asleep": "the engine sleeps"}
+        return ASLEEP if self.dropped_by == "asleep" else self.view.away or self.view.reason
 
 
 @dataclass(frozen=True, slots=True)

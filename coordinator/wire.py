@@ -64,6 +64,7 @@ _LOAD_SERIES = (
     "block_size",
     "num_gpu_blocks",
     "process_start_s",
+    "asleep",
 )
 
 _GPU_VALUES = (

@@ -242,7 +242,7 @@ class EngineStatus(_message.Message):
     def __init__(self, engine: _Optional[str] = ..., observed_at_ms: _Optional[int] = ..., age_ms: _Optional[int] = ..., events: _Optional[_Union[EngineStatus.Events, str]] = ..., reason: _Optional[str] = ..., block_size: _Optional[int] = ..., blocks: _Optional[int] = ..., batches: _Optional[int] = ..., gaps: _Optional[int] = ..., unmatched_removals: _Optional[int] = ..., undecodable: _Optional[int] = ...) -> None: ...
 
 class EngineLoad(_message.Message):
-    __slots__ = ("engine", "observed_at_ms", "age_ms", "waiting", "running", "kv_cache_usage", "prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits", "preemptions", "block_size", "num_gpu_blocks", "process_start_s", "missing")
+    __slots__ = ("engine", "observed_at_ms", "age_ms", "waiting", "running", "kv_cache_usage", "prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits", "preemptions", "block_size", "num_gpu_blocks", "process_start_s", "missing", "asleep")
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     OBSERVED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -258,6 +258,7 @@ class EngineLoad(_message.Message):
     NUM_GPU_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     PROCESS_START_S_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    ASLEEP_FIELD_NUMBER: _ClassVar[int]
     engine: str
     observed_at_ms: int
     age_ms: int
@@ -273,7 +274,8 @@ class EngineLoad(_message.Message):
     num_gpu_blocks: int
     process_start_s: float
     missing: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, engine: _Optional[str] = ..., observed_at_ms: _Optional[int] = ..., age_ms: _Optional[int] = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., prompt_tokens: _Optional[int] = ..., generation_tokens: _Optional[int] = ..., prefix_cache_queries: _Optional[int] = ..., prefix_cache_hits: _Optional[int] = ..., preemptions: _Optional[int] = ..., block_size: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., process_start_s: _Optional[float] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+    asleep: bool
+    def __init__(self, engine: _Optional[str] = ..., observed_at_ms: _Optional[int] = ..., age_ms: _Optional[int] = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., prompt_tokens: _Optional[int] = ..., generation_tokens: _Optional[int] = ..., prefix_cache_queries: _Optional[int] = ..., prefix_cache_hits: _Optional[int] = ..., preemptions: _Optional[int] = ..., block_size: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., process_start_s: _Optional[float] = ..., missing: _Optional[_Iterable[str]] = ..., asleep: bool = ...) -> None: ...
 
 class NodeGpu(_message.Message):
     __slots__ = ("observed_at_ms", "age_ms", "gpus", "unavailable")
