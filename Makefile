@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROTO := $(wildcard proto/lineside/v1/*.proto)
 
-.PHONY: setup demo test check format lock proto bench clean
+.PHONY: setup demo test check format lock proto docs bench clean
 
 setup: .venv/ready
 
@@ -33,6 +33,9 @@ format: setup
 
 proto: setup ## regenerate the wire code from proto/lineside/v1/*.proto
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)
+
+docs: setup ## write docs/settings.md, docs/cli.md and the table of metrics from the code
+	$(BIN)/python docs/generate.py
 
 lock: ## pin every dependency with its hashes; names, versions and hashes only
 	$(PYTHON) -m venv .venv-lock

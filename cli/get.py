@@ -101,7 +101,8 @@ def engines_shown(engines: Iterable[Mapping[str, Any]]) -> Group:
         rows.add_row(
             text(engine["id"]),
             text(engine.get("model")),
-            "away" if engine.get("away") else text(engine.get("cache_state")),
+            next((state for state in ("away", "asleep") if engine.get(state)), None)
+            or text(engine.get("cache_state")),
             number(engine.get("blocks")),
             number(engine.get("waiting")),
             number(engine.get("running")),

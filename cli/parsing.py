@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from lineside.findings import did_you_mean
@@ -25,6 +25,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         self._mine: list[argparse.Action] = []
         self._rare: dict[argparse.Action, str | None] = {}
+        self._commands: Mapping[str, Parser] = {}
         super().__init__(**{"allow_abbrev": False, "formatter_class": Formatter, **options})
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
@@ -32,6 +33,18 @@ class Parser(argparse.ArgumentParser):
         action = super().add_argument(*names, **options)
         self._mine.append(action)
         return action
+
+    def add_subparsers(self, **options: Any) -> Any:
+        """Make room for commands below this one."""
+        below = super().add_subparsers(**options)
+        self._commands = below.choices
+        return below
+
+    def walk(self) -> Iterator["Parser"]:
+        """Yield this command and all below it, as the help lists them."""
+        yield self
+        for command in self._commands.values():
+            yield from command.walk()
 
     def show_only(self, common: Collection[str]) -> None:
         """Keep all but these and `--help` for `--help-all`."""

@@ -39,7 +39,7 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """ZMQ endpoint of its KV events. `null`: ask the server, else port 5557 of its host."""
     replay: ZmqEndpoint | None = None
     """ZMQ endpoint of its replay socket. `null`: as for `kv`, port 5558."""
-    tokenizer: Name | None = None
+    tokenizer: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     """Directory with tokenizer.json. `null`: the model's own, where it is a local directory."""
     rank: Annotated[int, Meta(ge=0, le=4095)] | None = None
     """Use this data-parallel rank alone. `null`: every rank that the server names."""

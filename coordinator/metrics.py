@@ -208,9 +208,7 @@ class Gauges(Collector):
             if name == "streams":
                 yield _gauge("lineside_agent_streams", "Connected agents", value)
             else:
-                yield CounterMetricFamily(
-                    f"lineside_agent_{name}", "Of the agents' streams", value=value
-                )
+                yield CounterMetricFamily(f"lineside_agent_{name}", _OF_STREAMS[name], value=value)
 
     def _of_engines(self) -> Iterator[Metric]:
         now = self._service.clock.monotonic()
@@ -234,6 +232,16 @@ class Gauges(Collector):
             away.add_metric([view.engine.id], float(bool(view.away)))
             _add_cache(view, state, age)
         yield from (inflight, queued, wait, away, state, age)
+
+
+_OF_STREAMS = {
+    "refused": "Streams of agents that were refused",
+    "malformed": "Messages of agents that nobody can read; each ends its stream",
+    "late": "Messages of streams that a newer one has replaced",
+    "unknown_engine": "Reports on engines that are not known (any more)",
+    "unknown_message": "Messages of a kind that this release does not know",
+    "resyncs": "Snapshots asked for, since a digest did not fit what was there",
+}
 
 
 def _add_cache(view: EngineView, state: GaugeMetricFamily, age: GaugeMetricFamily) -> None:

@@ -4,19 +4,7 @@ import pytest
 
 from cli.main import main, parser
 
-COMMANDS = [
-    [],
-    ["up"],
-    ["demo"],
-    ["get"],
-    ["get", "engines"],
-    ["get", "decisions"],
-    ["route"],
-    ["coordinator"],
-    ["agent"],
-    ["sim"],
-    ["sim", "engine"],
-]
+COMMANDS = [command.prog.split()[1:] for command in parser().walk()]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
