@@ -180,7 +180,7 @@ class Residency:
         self.media = max(self.media, event.medium + 1)
         # Offloading tiers have block sizes of their own, or leave them out.
         if event.medium is Medium.GPU and event.block_size != self.block_size:
-            if self.block_size and self.hit_points:
+            if self.block_size and event.block_size and self.hit_points:
                 self._give_up("KV groups of different block sizes are not matched yet")
             self.block_size = self.block_size or event.block_size
             if event.block_size % UNIT:

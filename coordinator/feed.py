@@ -76,7 +76,7 @@ class Holding:
         self.engine = first.engine
         self.generation = first.generation
         self.digest_seq = first.digest_seq
-        self.matched = not first.hit_points  # hit points are not closed under prefix
+        self.hit_points = first.hit_points  # not closed under prefix
         self.stride = first.stride
         self.slots = tuple(index.open_slot() for _ in range(first.media))
         self.count = 0
@@ -122,9 +122,8 @@ class Holding:
 
     def show(self) -> None:
         """Let the holding be found."""
-        if self.matched:
-            for slot in self.slots:
-                self._index.show(slot)
+        for slot in self.slots:
+            self._index.show(slot)
 
     def free(self) -> None:
         """Take the holding out of answers at once; its keys are swept later."""
@@ -133,9 +132,9 @@ class Holding:
 
 
 class Feed:
-    """One engine's digest. `index_for` gives the index of its group for a stride."""
+    """One engine's digest. `index_for` gives the index of its group for a snapshot."""
 
-    def __init__(self, engine: EngineId, index_for: Callable[[int], GroupIndex]) -> None:
+    def __init__(self, engine: EngineId, index_for: Callable[[SnapshotChunk], GroupIndex]) -> None:
         self.engine = engine
         self.phase = Phase.DOWN
         self.visible: Holding | None = None
@@ -222,7 +221,7 @@ class Feed:
     def _begin(self, first: SnapshotChunk) -> None:
         """Fill a fresh slot, within a generation too: keys gone meanwhile are in no snapshot."""
         self._drop_filling()
-        self._filling = Holding(self._index_for(first.stride), first)
+        self._filling = Holding(self._index_for(first), first)
         self._next_chunk = 0
         self._snapshot_asked = False
         self.phase = Phase.FILLING

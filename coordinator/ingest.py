@@ -342,7 +342,7 @@ class AgentsServicer(rpc.AgentsServicer):
         self._cluster.observe_digest(
             feed.engine,
             holding.generation if holding else "",
-            live=holding is not None and holding.matched,
+            live=holding is not None,
             diverged=holding is not None and not feed.current,
             heard_at=heard_at,
         )

@@ -3,7 +3,6 @@
 from agent.digest_log import DigestLog
 from coordinator.caches import Caches
 from coordinator.feed import LEASE_S, Stream
-from lineside.digest import SnapshotChunk, checksum
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium
 
 A, B = EngineId("a"), EngineId("b")
@@ -14,11 +13,18 @@ GPU, CPU, DISK = Medium
 
 
 def feed(
-    caches: Caches, engine: EngineId, held: dict[int, Medium], stride: int = 1, media: int = 1
+    caches: Caches,
+    engine: EngineId,
+    held: dict[int, Medium],
+    stride: int = 1,
+    media: int = 1,
+    hit_points: bool = False,
 ) -> None:
     """Let an engine hold what `held` says, from the depth of each key on."""
     log = DigestLog(engine, stride)
-    log.restart(media, {BlockKey(key): medium for key, medium in held.items()})
+    log.restart(
+        media, {BlockKey(key): medium for key, medium in held.items()}, hit_points=hit_points
+    )
     caches.connect(engine, STREAM)
     cursor = log.resume(Generation(""), 0)
     while message := cursor.next():
@@ -90,49 +96,75 @@ def test_a_lost_stream_keeps_its_engine_for_the_lease() -> None:
     assert caches.overlap(G, PROMPT) == {}
 
 
-def test_hit_points_are_kept_and_not_matched() -> None:
+def test_the_deepest_hit_point_within_the_limit_counts() -> None:
     caches = two_in_a_group()
-    caches.connect(A, STREAM)
-    keys = [(BlockKey(1), GPU)]
-    total = checksum(keys)
-    chunk = SnapshotChunk(A, Generation("g"), 1, 0, True, keys, 1, total, 1, 1, hit_points=True)
-    assert caches.apply(STREAM, chunk) is None
-    assert caches.overlap(G, PROMPT) == {}
-    assert caches.stats() == {
-        "groups": {
-            G: {
-                "engines": 2,
-                "indexes": [{"stride": 1, "keys": 1, "bytes": caches.size()[1]}],
-            }
+    feed(caches, A, dict.fromkeys([4, 10, 12], GPU), stride=2, hit_points=True)
+    assert caches.overlap(G, PROMPT) == {A: (12, 12, 12)}
+    assert caches.overlap(G, PROMPT[:12]) == {A: (12, 12, 12)}
+    assert caches.overlap(G, PROMPT[:12], limit=11) == {A: (10, 10, 10)}
+    assert caches.overlap(G, PROMPT[:11]) == {A: (10, 10, 10)}
+    assert caches.overlap(G, PROMPT, limit=9) == {A: (4, 4, 4)}
+    assert caches.overlap(G, PROMPT[:3]) == {}
+    assert caches.overlap(G, PROMPT, limit=0) == {}
+
+
+def test_hit_points_of_each_medium_count() -> None:
+    caches = two_in_a_group()
+    feed(caches, A, {2: GPU, 4: DISK, 6: CPU}, stride=2, media=3, hit_points=True)
+    assert caches.overlap(G, PROMPT) == {A: (2, 6, 6)}
+    assert caches.overlap(G, PROMPT, limit=5) == {A: (2, 2, 4)}
+
+
+def test_hit_points_change_nothing_for_other_engines_of_the_group() -> None:
+    caches = two_in_a_group()
+    feed(caches, A, dict.fromkeys([2, 4], GPU), stride=2)
+    feed(caches, B, dict.fromkeys([4, 8], GPU), stride=2, hit_points=True)
+    assert caches.overlap(G, PROMPT) == {A: (4, 4, 4), B: (8, 8, 8)}
+    assert caches.overlap(G, PROMPT, limit=1) == {A: (4, 4, 4)}
+    feed(caches, B, dict.fromkeys([4, 8], GPU), stride=4)
+    assert caches.overlap(G, PROMPT) == {A: (4, 4, 4), B: (8, 8, 8)}
+    feed(caches, B, dict.fromkeys([8], GPU), stride=4)
+    assert caches.overlap(G, PROMPT) == {A: (4, 4, 4)}
+
+
+def test_stats_tell_kinds_apart() -> None:
+    caches = two_in_a_group()
+    feed(caches, A, {1: GPU}, hit_points=True)
+    size = caches.size()[1]
+    stats = caches.stats()
+    assert stats["groups"] == {
+        G: {
+            "engines": 2,
+            "indexes": [{"stride": 1, "hit_points": True, "keys": 1, "bytes": size}],
+        }
+    }
+    engines = stats["engines"]
+    assert isinstance(engines, dict)
+    del engines[A]["generation"]
+    assert engines == {
+        A: {
+            "group": G,
+            "phase": "live",
+            "diverged": False,
+            "snapshots": 1,
+            "deltas": 0,
+            "dropped": 0,
+            "resyncs": {},
+            "digest_seq": 0,
+            "keys": 1,
+            "media": 1,
+            "stride": 1,
+            "hit_points": True,
         },
-        "engines": {
-            A: {
-                "group": G,
-                "phase": "live",
-                "diverged": False,
-                "snapshots": 1,
-                "deltas": 0,
-                "dropped": 0,
-                "resyncs": {},
-                "generation": "g",
-                "digest_seq": 1,
-                "keys": 1,
-                "media": 1,
-                "stride": 1,
-                "matched": False,
-                "reason": "hit points are not matched yet",
-            },
-            B: {
-                "group": G,
-                "phase": "down",
-                "diverged": False,
-                "snapshots": 0,
-                "deltas": 0,
-                "dropped": 0,
-                "resyncs": {},
-            },
+        B: {
+            "group": G,
+            "phase": "down",
+            "diverged": False,
+            "snapshots": 0,
+            "deltas": 0,
+            "dropped": 0,
+            "resyncs": {},
         },
-        "unknown_engine": 0,
     }
 
 

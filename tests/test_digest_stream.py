@@ -117,10 +117,10 @@ class DigestStream(RuleBasedStateMachine):
             log.flush()
         self.remember()
 
-    @rule(engine=engines, held=st.dictionaries(keys, gpu), media=media)
-    def start_generation(self, engine: EngineId, held: Held, media: int) -> None:
-        """The engine restarted, lost an event for good, or uses another medium."""
-        self.logs[engine].restart(media, held)
+    @rule(engine=engines, held=st.dictionaries(keys, gpu), media=media, hit_points=st.booleans())
+    def start_generation(self, engine: EngineId, held: Held, media: int, hit_points: bool) -> None:
+        """The engine restarted, lost an event for good, uses another medium or other groups."""
+        self.logs[engine].restart(media, held, hit_points=hit_points)
         self.remember()
 
     @precondition(lambda self: self.agents_wire)

@@ -51,7 +51,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.index = GroupIndex(1)
-        self.feed = Feed(ENGINE, lambda stride: self.index)
+        self.feed = Feed(ENGINE, lambda first: self.index)
         assert self.feed.connect(FIRST) == NOTHING
         assert self.hear(snapshot(held(K[1], K[2]))) is None
         assert self.feed.current

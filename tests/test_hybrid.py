@@ -112,6 +112,11 @@ def on(medium: Medium, *at: int) -> dict[int, Medium]:
             on(GPU, 4),
             id="the chain evicted and back, the window's copy kept meanwhile",
         ),
+        pytest.param(
+            [window(3, 4), full(0, 4), gone(4, 3, 2, 1, group=CHAIN), gone(3, 4), full(0, 4)],
+            {},
+            id="the chain evicted and back, the window's copies evicted meanwhile",
+        ),
         pytest.param([window(3, 4), full(0, 4), AllBlocksCleared()], {}, id="cleared"),
         pytest.param(
             [window(3, 4), full(0, 4), AllBlocksCleared(), full(0, 4)], {}, id="in every group"

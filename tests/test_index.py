@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from coordinator.index import MASK_SLACK, SCAN_BELOW, SHARDS, GroupIndex, Slot
+from coordinator.index import DEEPEST_PROBES, MASK_SLACK, SCAN_BELOW, SHARDS, GroupIndex, Slot
 from lineside.ids import BlockKey
 
 
@@ -301,3 +301,29 @@ class IndexAgainstSets(RuleBasedStateMachine):
 
 TestIndexAgainstSets = IndexAgainstSets.TestCase
 TestIndexAgainstSets.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+# --- holdings that are not closed under prefix ----------------------------------------------------
+
+
+@given(st.lists(st.sets(st.integers(0, 11)), max_size=4), st.integers(0, 12), st.integers(1, 3))
+def test_the_deepest_key_is_found_whatever_is_before_it(
+    held: list[set[int]], length: int, step: int
+) -> None:
+    keys = chain(12)
+    index = holding(*([keys[at] for at in sorted(slot)] for slot in held))
+    hidden = index.open_slot()
+    index.add(hidden, keys)
+    probed = [at for at in range(length) if (at + 1) % step == 0]
+    expected = {
+        Slot(slot): (max(found) + 1) // step
+        for slot, at in enumerate(held)
+        if (found := at.intersection(probed))
+    }
+    assert index.deepest(keys[:length], step) == expected
+
+
+def test_the_deepest_key_is_looked_for_within_bounds() -> None:
+    keys = chain(DEEPEST_PROBES + 2)
+    index = holding(keys[:1], keys[:2], keys[:3])
+    assert index.deepest(keys) == {Slot(2): 3}

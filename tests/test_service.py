@@ -54,8 +54,13 @@ class Held:
     units: dict[tuple[GroupId, BlockKey], dict[EngineId, Units]] = field(default_factory=dict)
     asked: list[tuple[GroupId, Sequence[BlockKey]]] = field(default_factory=list)
 
-    def overlap(self, group: GroupId, unit_keys: Sequence[BlockKey]) -> dict[EngineId, Units]:
+    limits: list[int | None] = field(default_factory=list)
+
+    def overlap(
+        self, group: GroupId, unit_keys: Sequence[BlockKey], limit: int | None = None
+    ) -> dict[EngineId, Units]:
         self.asked.append((group, unit_keys))
+        self.limits.append(limit)
         return self.units.get((group, unit_keys[0]), {})
 
 
@@ -172,6 +177,7 @@ async def test_keys_are_looked_up_by_group_adapter_and_salt() -> None:
         GroupId("g2"): hashing.chain(hashing.seed(SECRET, "sql", "s"), packed),
     }
     assert dict(b.held.asked) == keys
+    assert b.held.limits == [(len(PROMPT) - 1) // hashing.UNIT] * 2
     b.held.units[GroupId("g2"), keys[GroupId("g2")][0]] = {EngineId("b"): (3, 3, 3)}
     b.service.aborted(routed, Usage())
     routed = await b.routed(cache_salt="s")

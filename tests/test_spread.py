@@ -36,7 +36,9 @@ class Index:
 
     held: dict[EngineId, set[BlockKey]] = field(default_factory=dict)
 
-    def overlap(self, group: GroupId, unit_keys: Sequence[BlockKey]) -> dict[EngineId, Units]:
+    def overlap(
+        self, group: GroupId, unit_keys: Sequence[BlockKey], limit: int | None = None
+    ) -> dict[EngineId, Units]:
         found = {}
         for engine, held in self.held.items():
             depth = next((at for at, key in enumerate(unit_keys) if key not in held), None)
