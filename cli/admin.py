@@ -79,9 +79,13 @@ def _url(text: str) -> str:
 
 
 async def ask(
-    whom: Listener, path: str, query: Mapping[str, str] | None = None, body: bytes | None = None
+    whom: Listener,
+    path: str,
+    kind: type[list[Any]] | type[dict[str, Any]],
+    query: Mapping[str, str] | None = None,
+    body: bytes | None = None,
 ) -> Any:
-    """Return an endpoint's JSON; a body is posted. Raises `CouldNotRun`, `Refused`."""
+    """Return an endpoint's JSON of this kind; a body is posted. Raises `CouldNotRun`, `Refused`."""
     headers = {"authorization": f"Bearer {whom.token}"} if whom.token else {}
     try:
         async with (
@@ -95,10 +99,10 @@ async def ask(
                 allow_redirects=False,
             ) as answer,
         ):
-            body = await _read(whom, answer)
+            said = await _read(whom, answer)
             if answer.status == 404 and path.count("/") < 3:  # every coordinator has this path
                 raise _stranger(whom)
-            return _said(whom, answer.status, body)
+            return _said(whom, answer.status, said, kind)
     except TimeoutError:
         raise CouldNotRun(f"{whom.url} did not answer within {TIMEOUT_S:.0f} s") from None
     except aiohttp.ClientError as error:
@@ -118,12 +122,14 @@ async def _read(whom: Listener, answer: aiohttp.ClientResponse) -> bytes:
     return bytes(read)
 
 
-def _said(whom: Listener, status: int, body: bytes) -> Any:
+def _said(whom: Listener, status: int, body: bytes, kind: type[Any]) -> Any:
     try:
         said = json.loads(body)
     except ValueError:
         raise _stranger(whom) from None
     if status == 200:
+        if not isinstance(said, kind):
+            raise _stranger(whom)
         return said
     try:
         message = str(said["error"]["message"])

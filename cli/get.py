@@ -5,10 +5,11 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import quote
 
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
@@ -64,12 +65,12 @@ def _limit(said: str) -> int:
 
 async def _engines(arguments: argparse.Namespace) -> int:
     whom = admin.listener(arguments)
-    engines = await ask(whom, "/debug/engines")
+    engines = await ask(whom, "/debug/engines", list)
     if arguments.json:
         _print_json(engines)
         while arguments.watch:
             await asyncio.sleep(WATCH_S)
-            _print_json(await ask(whom, "/debug/engines"))
+            _print_json(await ask(whom, "/debug/engines", list))
     elif arguments.watch:
         await _watch(whom, engines)
     else:
@@ -79,17 +80,19 @@ async def _engines(arguments: argparse.Namespace) -> int:
 
 async def _watch(whom: Listener, engines: list[Mapping[str, Any]]) -> None:
     """Show the table again and again. A coordinator that restarts is waited for."""
-    here = console()
-    with Live(engines_shown(engines), console=here, auto_refresh=False) as live:
+    here, shown = console(), engines_shown(engines)
+    live = Live(shown, console=here, auto_refresh=False) if here.is_terminal else None
+    with live or nullcontext():
         while True:
+            if live is None:
+                here.print(shown)
+            else:
+                live.update(shown, refresh=True)
             await asyncio.sleep(WATCH_S)
             try:
-                shown: RenderableType = engines_shown(await ask(whom, "/debug/engines"))
+                shown = engines_shown(await ask(whom, "/debug/engines", list))
             except CouldNotRun as error:
-                shown = Text(f"{error}; trying again")
-            live.update(shown, refresh=True)
-            if not here.is_terminal:
-                here.print(shown)
+                shown = Group(Text(f"{error}; trying again"))
 
 
 def engines_shown(engines: Iterable[Mapping[str, Any]]) -> Group:
@@ -123,7 +126,7 @@ def engines_shown(engines: Iterable[Mapping[str, Any]]) -> Group:
 async def _decisions(arguments: argparse.Namespace) -> int:
     whom = admin.listener(arguments)
     if arguments.id is not None:
-        record = await ask(whom, f"/debug/decisions/{quote(arguments.id, safe='')}")
+        record = await ask(whom, f"/debug/decisions/{quote(arguments.id, safe='')}", dict)
         if arguments.json:
             _print_json(record)
         else:
@@ -134,7 +137,7 @@ async def _decisions(arguments: argparse.Namespace) -> int:
     for name in ("tenant", "model"):
         if (said := getattr(arguments, name)) is not None:
             query[name] = said
-    records = await ask(whom, "/debug/decisions", query)
+    records = await ask(whom, "/debug/decisions", list, query)
     if arguments.json:
         _print_json(records)
     else:

@@ -61,7 +61,7 @@ def _route(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     body = json.dumps(request).encode()
-    record = asyncio.run(admin.ask(admin.listener(arguments), "/debug/route", body=body))
+    record = asyncio.run(admin.ask(admin.listener(arguments), "/debug/route", dict, body=body))
     if arguments.json:
         sys.stdout.write(json.dumps(record) + "\n")
     else:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from cli.board import Board, Summary, cached_share, ttft_p50_ms
-from cli.main import main, parser
+from cli.children import _environment
+from cli.main import main
 from cli.traffic import Sample
 from cli.up import BadEngine, parse_engine
 
@@ -87,8 +88,12 @@ def test_an_engine_that_cannot_be_simulated_exits_with_2(
     assert "does not fit" in capsys.readouterr().err
 
 
-def test_help_fits_a_screen() -> None:
-    assert len(parser().format_help().splitlines()) <= 24
+def test_children_do_as_their_configuration_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINESIDE_NODE", "elsewhere")
+    monkeypatch.setenv("ELSE", "kept")
+    environment = _environment()
+    assert environment["ELSE"] == "kept"
+    assert not [name for name in environment if name.startswith("LINESIDE_")]
 
 
 def _sample(ttft_s: float | None, cached: int | None = 0, error: str = "") -> Sample:

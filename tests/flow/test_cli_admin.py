@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -75,6 +77,25 @@ async def test_a_request_can_be_followed_from_the_command_line(
         assert len(await running.debug("/debug/decisions")) == 2
 
 
+async def test_watching_goes_on_while_the_coordinator_is_away() -> None:
+    async with fake_engines(FakeEngine()) as (engine,), asyncio.timeout(20):
+        async with coordinator(engine) as running:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "cli.main", "get", "engines", "--watch"),
+                *("--admin", running.admin),
+                stdout=asyncio.subprocess.PIPE,
+            )
+            assert process.stdout is not None
+            for _ in range(2):
+                assert (await process.stdout.readline()).startswith(b"engine ")
+                assert (await process.stdout.readline()).startswith(engine.endpoint.encode())
+                await process.stdout.readline()
+        while b"trying again" not in await process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+
+
 async def test_what_is_refused_exits_with_1(lineside: Lineside, tmp_path: Path) -> None:
     request = tmp_path / "r.json"
     async with fake_engines(FakeEngine()) as (engine,), coordinator(engine) as running:
@@ -143,6 +164,7 @@ async def test_nobody_there_exits_with_3(lineside: Lineside) -> None:
     ("status", "body", "said"),
     [
         pytest.param(200, "<html>", "does not answer as an admin listener", id="a stranger"),
+        pytest.param(200, "{}", "does not answer as an admin listener", id="other JSON"),
         pytest.param(404, "{}", "does not answer as an admin listener", id="the wrong port"),
         pytest.param(302, "", "does not answer as an admin listener", id="a redirect"),
         pytest.param(
