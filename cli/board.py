@@ -19,6 +19,9 @@ from cli.traffic import Sample
 PLAIN_EVERY_S = 4.0
 """Where there is no terminal, one line of progress this often."""
 
+NOTABLE = 1.5
+"""A smaller gain may be chance."""
+
 _QUEUE = re.compile(r"^vllm:num_requests_(?:waiting|running)\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
@@ -199,10 +202,17 @@ def show_summary(summary: Summary, console: Console) -> None:
 def _sentences(summary: Summary) -> list[str]:
     sentences = []
     direct, routed = ttft_p50_ms(summary.round_robin), ttft_p50_ms(summary.lineside)
-    if direct and routed:
+    before, after = cached_share(summary.round_robin), cached_share(summary.lineside)
+    if direct and routed and direct / routed >= NOTABLE:
+        sentences.append(f"The first token came {direct / routed:.1f} times sooner.")
+    elif direct and routed:
         sentences.append(
-            f"The first token came {direct / routed:.1f} times sooner: each chat went to the engine"
-            " that already held its prompt."
+            "No notable difference: in so short a run most prompts are new to every engine."
+        )
+    if before is not None and after is not None and after > before:
+        sentences.append(
+            f"The engines computed {percent(1 - after)} of the prompts' tokens instead of"
+            f" {percent(1 - before)}: chats went where their prompts already were."
         )
     if (error := summary.prediction_error) is not None:
         sentences.append(

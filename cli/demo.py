@@ -232,18 +232,12 @@ async def _engines(logs: Path, run: str) -> AsyncIterator[list[Child]]:
     arguments = ["--port", "0", "--model-name", MODEL, "--blocks", str(BLOCKS)]
     arguments += ["--max-model-len", "16384"]
     async with AsyncExitStack() as stack:
-        starts = [
-            stack.enter_async_context(
-                child(
-                    f"engine {number}",
-                    "simulate.main",
-                    arguments,
-                    log=logs / f"{run}-engine-{number}.log",
-                )
-            )
-            for number in range(1, ENGINES + 1)
-        ]
-        yield [await start for start in starts]
+        engines = []
+        for number in range(1, ENGINES + 1):
+            log = logs / f"{run}-engine-{number}.log"
+            start = child(f"engine {number}", "simulate.main", arguments, log=log)
+            engines.append(await stack.enter_async_context(start))
+        yield engines
 
 
 def _session() -> aiohttp.ClientSession:

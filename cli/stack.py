@@ -77,6 +77,7 @@ async def running(
     store: str = "memory",
     settings: dict[str, Any] | None = None,
     logs: Path | None = None,
+    log_level: str = "info",
 ) -> AsyncIterator[Stack]:
     """Run a coordinator for these engines and an agent beside them. Raises `CouldNotRun`."""
     token = secrets.token_hex(16)
@@ -89,6 +90,7 @@ async def running(
         "node": NODE,
         "agent_token": token,
         "transport": "plaintext",
+        "log_level": log_level,
         **(settings or {}),
     }
     log_of = (lambda name: logs / f"{name}.log") if logs else (lambda name: None)
@@ -101,6 +103,7 @@ async def running(
             "token": token,
             "transport": "plaintext",
             "metrics": "127.0.0.1:0",
+            "log_level": log_level,
         }
         async with child("the agent", "agent.main", config=agent, log=log_of("agent")) as second:
             yield Stack(first, second)

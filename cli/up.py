@@ -79,7 +79,7 @@ def add_to(commands: Subcommands) -> None:
         help="prompt tokens an engine computes in a second",
     )
     command.add_argument(
-        "--logs", type=Path, metavar="DIR", help="write logs there, a file a process"
+        "--logs", type=Path, metavar="DIR", help="write full logs there, a file a process"
     )
     command.add_argument("--json", action="store_true", help="print one JSON object once it runs")
     command.set_defaults(run=lambda arguments: asyncio.run(_up(arguments)))
@@ -199,17 +199,21 @@ async def _tell(stack: Stack, count: int, as_json: bool) -> None:
         return
     console = Console(stderr=False, highlight=False)
     console.print(_table(engines))
-    model = next((engine["model"] for engine in engines if engine["model"]), "MODEL")
     console.print(
         f"\ngateway  {stack.http}/v1\ndebug    {stack.admin}/debug/engines\nCtrl-C ends it\n",
         soft_wrap=True,
     )
-    console.print(
-        f"try: curl {stack.http}/v1/chat/completions -H 'content-type: application/json' \\\n"
-        f'  -d \'{{"model": "{model}", "max_tokens": 16,'
-        ' "messages": [{"role": "user", "content": "Hello"}]}\'',
-        soft_wrap=True,
-    )
+    if model := next((engine["model"] for engine in engines if engine["model"]), None):
+        console.print(
+            f"try: curl {stack.http}/v1/chat/completions -H 'content-type: application/json' \\\n"
+            f'  -d \'{{"model": "{model}", "max_tokens": 16,'
+            ' "messages": [{"role": "user", "content": "Hello"}]}\'',
+            soft_wrap=True,
+        )
+    else:
+        console.print(
+            "no engine answers yet: start vLLM there, or correct --engine; Lineside keeps looking"
+        )
     sys.stdout.flush()
 
 
