@@ -176,6 +176,7 @@ async def _up(arguments: argparse.Namespace) -> int:
             store=arguments.store,
             settings=settings,
             logs=arguments.logs,
+            log_level="info" if arguments.logs else "warning",  # on a terminal, people come first
         ) as stack,
         first_failure(),
         asyncio.TaskGroup() as tasks,
@@ -212,7 +213,8 @@ async def _tell(stack: Stack, count: int, as_json: bool) -> None:
         )
     else:
         console.print(
-            "no engine answers yet: start vLLM there, or correct --engine; Lineside keeps looking"
+            "no engine answers yet: start vLLM there, or correct --engine; Lineside keeps looking",
+            soft_wrap=True,
         )
     sys.stdout.flush()
 
