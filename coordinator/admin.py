@@ -1,8 +1,10 @@
 """Health, metrics and debug endpoints, on a listener of their own. Reads; changes nothing.
 
-Debug endpoints answer callers on this machine, or those that hold the admin token.
+Debug endpoints answer callers on this machine, or those that hold the admin token. The listener has
+a thread of its own: `/healthz` is answered there, all else on the main loop.
 """
 
+import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
@@ -17,6 +19,7 @@ from coordinator.canonical import Api, BadRequest, parse
 from coordinator.cluster import EngineView
 from coordinator.config import Config
 from coordinator.inflight import Queue
+from coordinator.listeners import handed_over
 from coordinator.refusal import to_reply
 from coordinator.route import ASLEEP
 from coordinator.service import Service
@@ -24,6 +27,12 @@ from lineside.ids import TenantId
 
 TENANT = TenantId("default")
 DECISIONS_SHOWN = 100
+
+READY_S = 0.5
+"""How long `/readyz` waits for the main loop."""
+
+STUCK_S = 30.0
+"""A main loop that has not run for this long will not run again."""
 
 _APIS = {"/v1/chat/completions": Api.OPENAI_CHAT, "/v1/completions": Api.OPENAI_COMPLETIONS}
 
@@ -60,6 +69,7 @@ class Readiness:
         views = self._views()
         away = [view.engine.id for view in views if view.away]
         reasons = [f"engine {engine} is away" for engine in away]
+        reasons += [f"engine {view.engine.id}: {view.failing}" for view in views if view.failing]
         if self._was_linked and self._unlinked(views):
             reasons.append("engines publish KV events and no agent is connected")
         return reasons
@@ -84,19 +94,23 @@ class Admin:
         config: Config,
         registry: CollectorRegistry,
         index: Callable[[], Mapping[str, object]],
+        silence_s: Callable[[], float],
     ) -> None:
+        """`silence_s` says for how long the main loop has not run, on any thread."""
         self._service = service
         self._readiness = readiness
         self._config = config
         self._registry = registry
         self._index = index
+        self._silence_s = silence_s
+        self._last_ready = (503, b"")
 
-    def application(self) -> web.Application:
-        """Return what an aiohttp runner serves."""
+    def application(self, main: asyncio.AbstractEventLoop) -> web.Application:
+        """Return what an aiohttp runner serves, on another loop than the main one."""
         app = web.Application(client_max_size=2 * self._config.body_limit_bytes)
         app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/readyz", self._promptly(handed_over(self._readyz, main)))
+        app.router.add_get("/metrics", handed_over(self._metrics, main))
         for path, handler in (
             ("/debug/engines", self._engines),
             ("/debug/index", self._show_index),
@@ -104,9 +118,22 @@ class Admin:
             ("/debug/decisions/{id}", self._decision),
             ("/debug/config", self._show_config),
         ):
-            app.router.add_get(path, self._guarded(handler))
-        app.router.add_post("/debug/route", self._guarded(self._route))
+            app.router.add_get(path, handed_over(self._guarded(handler), main))
+        app.router.add_post("/debug/route", handed_over(self._guarded(self._route), main))
         return app
+
+    def _promptly(self, handler: Handler) -> Handler:
+        """Say what was true last, rather than nothing, when the main loop is late."""
+
+        async def answered(request: web.Request) -> web.StreamResponse:
+            try:
+                async with asyncio.timeout(READY_S):
+                    return await handler(request)
+            except TimeoutError:
+                status, body = self._last_ready
+                return web.Response(status=status, body=body, content_type="application/json")
+
+        return answered
 
     def _guarded(self, handler: Handler) -> Handler:
         async def guarded(request: web.Request) -> web.StreamResponse:
@@ -123,12 +150,17 @@ class Admin:
         return guarded
 
     async def _healthz(self, request: web.Request) -> web.StreamResponse:
+        if (silence_s := self._silence_s()) > STUCK_S:
+            return web.Response(
+                status=503, text=f"the main loop has not run for {silence_s:.0f} s\n"
+            )
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.StreamResponse:
         reasons = self._readiness.reasons()
         state = {"ready": not reasons, "reasons": reasons, "degraded": self._readiness.degraded()}
-        return _json(state, 503 if reasons else 200)
+        self._last_ready = 503 if reasons else 200, msgspec.json.encode(state)
+        return _json(state, self._last_ready[0])
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
@@ -203,9 +235,10 @@ def engine_json(view: EngineView, queue: Queue) -> dict[str, Any]:
         "age_s": view.heard_age_s,
         "load_age_s": view.load_age_s,
         "cache_state": view.cache_state,
-        "reason": view.away or (ASLEEP if view.asleep else view.reason),
+        "reason": view.away or (ASLEEP if view.asleep else view.failing or view.reason),
         "away": bool(view.away),
         "asleep": view.asleep,
+        "failing": bool(view.failing),
         "linked": view.linked,
         "block_size": view.block_size,
         "blocks": status.blocks if status else None,

@@ -18,11 +18,11 @@ class Repeat(Enum):
     """Whether a failed try may be repeated elsewhere."""
 
     SAFE = "safe"
-    """The engine never had the request: the connection was refused."""
+    """It did not run: no connection, or the engine said that it does not take it (503)."""
     UNCERTAIN = "uncertain"
     """It may have run: the connection broke or timed out after the request was sent."""
     FORBIDDEN = "forbidden"
-    """Bytes have reached the client, or the engine answered."""
+    """Bytes have reached the client, or the engine answered otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class Attempt:
     engine: EngineId
     repeat: Repeat
     reason: str
+    reached: bool = True
+    """Whether there was a connection."""
 
 
 def may_repeat(failed: Sequence[Attempt]) -> bool:

@@ -142,6 +142,8 @@ class EngineView(NamedTuple):
     """The last digest contradicted ours; a snapshot is on its way."""
     away: str = ""
     """Why the engine's server cannot be reached; empty: it can."""
+    failing: str = ""
+    """Why the engine is not used though it can be reached; empty: it is used."""
 
     @property
     def block_size(self) -> int | None:
@@ -247,6 +249,7 @@ class _Record:
     digest_live: bool = False
     diverged: bool = False
     away: str = ""
+    failing: str = ""
     view: EngineView | None = None
     viewed_at: float = 0.0
 
@@ -281,6 +284,11 @@ class Cluster:
         """Note why an engine's server cannot be reached; empty: it answers again."""
         if record := self._records.get(engine):
             record.away, record.view = reason, None
+
+    def observe_failing(self, engine: EngineId, reason: str) -> None:
+        """Note why an engine should not be used; empty: it should."""
+        if record := self._records.get(engine):
+            record.failing, record.view = reason, None
 
     def link(self, engine: EngineId, up: bool) -> None:
         """Note that the agent's stream came or went."""
@@ -365,4 +373,5 @@ def _fresh_view(record: _Record, now: float) -> EngineView:
         record.digest_live,
         record.diverged,
         record.away,
+        record.failing,
     )

@@ -68,6 +68,8 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Between two parts of a stream."""
     total_s: Seconds = 1800.0
     """For the whole answer."""
+    receive_s: Seconds = 75.0
+    """For a client's request: its head, then its body. An idle connection is kept as long."""
 
     def problems(self) -> Iterator[Problem]:
         """Yield each part that is longer than the whole, and so would never end."""
@@ -115,6 +117,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Every stride-th key of 16 tokens is reported by agents."""
     body_limit_bytes: Annotated[int, Meta(ge=1, le=2**30)] = 16 * 2**20
     """Largest request body; a larger one is refused before it is parsed."""
+    stalled_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0
+    """An engine that has requests and reports no progress for this long is not used meanwhile."""
     probe_s: Annotated[float, Meta(gt=0, le=3600)] = 2.0
     """Between two looks at each engine."""
     drain_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0

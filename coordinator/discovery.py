@@ -99,8 +99,11 @@ class Discovery:
         probe_s: float,
         changed: Callable[[Sequence[Engine]], None],
         appeared: Callable[[Engine], Awaitable[object]],
+        looked: Callable[[EngineId], None],
     ) -> None:
-        """`changed` hears of every new set of engines; `appeared` of each engine at first sight."""
+        """`changed` hears of every new set of engines; `appeared` of each engine at first sight,
+        and when it is back; `looked` of each that has answered a look.
+        """
         self._cluster = cluster
         self._session = session
         self._node = node
@@ -108,6 +111,7 @@ class Discovery:
         self._probe_s = probe_s
         self._changed = changed
         self._appeared = appeared
+        self._looked = looked
         self._engines: dict[EngineSpec, tuple[Engine, ...]] = {
             spec: (_unseen(spec, node),) for spec in specs
         }
@@ -142,6 +146,8 @@ class Discovery:
                 for engine in await self._accept(spec, seen):
                     log.info("engine found", engine=engine.id, version=engine.version)
                     tasks.create_task(_awaited(self._appeared(engine)))
+                for engine in self._engines[spec]:
+                    self._looked(engine.id)
             await self._sleep(spec)
 
     async def _accept(self, spec: EngineSpec, seen: Found) -> list[Engine]:

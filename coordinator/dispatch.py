@@ -1,23 +1,29 @@
 """A routed request to its engine: connect, send, and take a fallback where that is safe.
 
 Turns every way in which a send can fail into an `Attempt`; whether another try follows is the
-service's word. Never called again once an engine has answered.
+service's word. Never called again once an engine has answered, unless with a 503.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable
+from io import BytesIO
 
 import aiohttp
 from multidict import CIMultiDict
 
 from coordinator.attempts import Attempt, Repeat
 from coordinator.config import Timeouts
-from coordinator.refusal import Refusal, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
+from coordinator.refusal import Refusal, UpstreamBroken, UpstreamUnreachable
 from coordinator.service import Routed, Service
 from lineside.ids import EngineId
 
 KEEP_ALIVE_S = 4.0
 """Idle connections are let go before the engine does it: uvicorn closes them after 5 s."""
+
+WHOLE_BYTES = 2**20
+"""A longer body is handed to the socket in parts, so that nothing else waits for it."""
+
+UNAVAILABLE = 503
+"""The one answer of an engine after which another is tried."""
 
 RANK = "x-data-parallel-rank"
 
@@ -49,40 +55,6 @@ _NOT_FORWARDED = HOP_BY_HOP | {
 }
 
 
-class Limit:
-    """The one timer of a request: the phase it is in, and its end in any case."""
-
-    def __init__(self, timer: asyncio.Timeout, timeouts: Timeouts) -> None:
-        self._timer = timer
-        self._timeouts = timeouts
-        self._now = asyncio.get_running_loop().time
-        self._end = self._now() + timeouts.total_s
-        self._phase = ""
-        self._touched = 0.0
-        self.enter("total")
-
-    def enter(self, phase: str) -> None:
-        """Start to wait for what a phase brings."""
-        self._phase = phase
-        self._touched = self._now()
-        self._timer.reschedule(min(self._end, self._touched + self._seconds()))
-
-    def touch(self) -> None:
-        """Note that something came. Cheap: the timer moves once a second at most."""
-        if self._now() - self._touched > 1.0:
-            self.enter(self._phase)
-
-    def refusal(self) -> UpstreamTimeout:
-        """Say which wait was too long."""
-        if self._now() >= self._end:
-            self._phase = "total"
-        return UpstreamTimeout(self._phase, self._seconds())
-
-    def _seconds(self) -> float:
-        seconds: float = getattr(self._timeouts, f"{self._phase}_s")
-        return seconds
-
-
 class Dispatcher:
     """Sends requests to engines."""
 
@@ -106,13 +78,21 @@ class Dispatcher:
         while True:
             answer = await self._try(routed, path, headers)
             if not isinstance(answer, Attempt):
-                return answer
-            if answer.repeat is Repeat.SAFE:
+                if answer.status != UNAVAILABLE or not self._elsewhere(routed):
+                    return answer
+                answer.close()
+                continue
+            if not answer.reached:
                 self._suspect(answer.engine)
             if not self._service.fallback(routed, answer):
                 if answer.repeat is Repeat.SAFE:
                     return UpstreamUnreachable(len(routed.record.attempts))
                 return UpstreamBroken()
+
+    def _elsewhere(self, routed: Routed) -> bool:
+        """Move on from an engine that says that it did not take the request."""
+        attempt = Attempt(routed.engine.id, Repeat.SAFE, f"the engine answered {UNAVAILABLE}")
+        return self._service.fallback(routed, attempt)
 
     async def _try(
         self, routed: Routed, path: str, headers: CIMultiDict[str]
@@ -125,15 +105,15 @@ class Dispatcher:
         try:
             return await self._session.post(
                 engine.base_url + path,
-                data=routed.body,
+                data=BytesIO(routed.body) if len(routed.body) > WHOLE_BYTES else routed.body,
                 headers=headers,
                 timeout=self._timeout,
                 allow_redirects=False,
             )
         except aiohttp.ConnectionTimeoutError:
-            return Attempt(engine.id, Repeat.SAFE, "no connection in time")
+            return Attempt(engine.id, Repeat.SAFE, "no connection in time", False)
         except aiohttp.ClientConnectorError:
-            return Attempt(engine.id, Repeat.SAFE, "connection refused")
+            return Attempt(engine.id, Repeat.SAFE, "connection refused", False)
         except aiohttp.ClientError:
             return Attempt(engine.id, Repeat.UNCERTAIN, "the connection broke")
 

@@ -1,12 +1,10 @@
 """The HTTP gateway for OpenAI clients: translates in, calls the service, translates out.
 
-Streams pass through as bytes. Until an engine's first content has come nothing is sent, so that a
-failure before it is a proper error; after it the client's connection is cut rather than ended as
-if the answer were complete. Every routed request is ended on every path.
+Judges what can be judged before anything is parsed: method, path, size, kind. Every routed request
+is ended on every path. `relay` carries the answer.
 """
 
 import asyncio
-import contextlib
 import re
 import secrets
 from collections.abc import Awaitable, Callable
@@ -15,24 +13,24 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict
 
 from coordinator.canonical import Api, BadRequest, parse
 from coordinator.cluster import Engine, ServedModel
 from coordinator.config import Timeouts
-from coordinator.dispatch import HOP_BY_HOP, Dispatcher, Limit, forwarded
-from coordinator.limits import Usage
+from coordinator.dispatch import Dispatcher, forwarded
 from coordinator.refusal import (
+    BodyTimeout,
     BodyTooLarge,
+    Draining,
     Fault,
     MethodNotAllowed,
     NotFound,
     Refusal,
-    UpstreamBroken,
     to_reply,
 )
-from coordinator.service import Refused, Routed, Service
-from coordinator.sse import Stream, read_answer
+from coordinator.relay import Limit, Relay
+from coordinator.service import Refused, Routed
+from coordinator.watch import WatchedService
 from lineside import logs
 from lineside.ids import TenantId
 
@@ -41,15 +39,9 @@ log = logs.get("coordinator.door_http")
 ANONYMOUS = TenantId("default")
 """Whose requests these are, until tenants are configured."""
 
-ANSWER_BYTES = 64 * 2**20
-"""A larger answer that is not streamed counts as broken off."""
-
-HELD_BYTES = 2**16
-"""A stream that brings more than this before any content is sent on as it is."""
-
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _APIS = {"/v1/chat/completions": Api.OPENAI_CHAT, "/v1/completions": Api.OPENAI_COMPLETIONS}
-_ENDS_HERE = HOP_BY_HOP | {"content-length", "date", "server", "x-request-id"}
+_JSON = "application/json"
 
 Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
 Served = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -67,22 +59,39 @@ class Door:
     """The gateway's handlers."""
 
     def __init__(
-        self, service: Service, dispatcher: Dispatcher, timeouts: Timeouts, body_limit_bytes: int
+        self,
+        service: WatchedService,
+        dispatcher: Dispatcher,
+        timeouts: Timeouts,
+        body_limit_bytes: int,
     ) -> None:
         self._service = service
         self._dispatcher = dispatcher
         self._timeouts = timeouts
         self._body_limit = body_limit_bytes
         self._created = int(service.clock.unix())
+        self._open: set[Limit] = set()
+        self._calls = 0
 
     def application(self) -> web.Application:
         """Return what an aiohttp runner serves. It must cancel handlers of clients that left."""
         app = web.Application(client_max_size=self._body_limit)
         for path in _APIS:
-            app.router.add_post(path, self._boundary(self._completion))
+            handler = self._boundary(self._completion)
+            app.router.add_post(path, handler, expect_handler=self._expected)
         app.router.add_get("/v1/models", self._boundary(self._models))
         app.router.add_route("*", "/{path:.*}", self._boundary(self._elsewhere))
         return app
+
+    @property
+    def calls(self) -> int:
+        """Requests that are being answered, listings apart."""
+        return self._calls
+
+    def stop(self) -> None:
+        """End what is being answered, each stream with an error event."""
+        for limit in list(self._open):
+            limit.stop(Draining())
 
     def _boundary(self, handler: Handler) -> Served:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -98,6 +107,15 @@ class Door:
         return handle
 
     async def _completion(self, call: Call) -> web.StreamResponse:
+        self._calls += 1
+        try:
+            return await self._routed(call)
+        finally:
+            self._calls -= 1
+
+    async def _routed(self, call: Call) -> web.StreamResponse:
+        if self._service.draining:
+            return self._refused(call, Draining())
         body = await self._body(call.request)
         if not isinstance(body, bytes):
             return self._refused(call, body)
@@ -108,50 +126,69 @@ class Door:
         routed = await self._service.route(canonical, ANONYMOUS, call.id)
         if isinstance(routed, Refused):
             return self._refusal(call, routed.refusal, routed.record.id)
+        relay = Relay(self._service, call.request, call.id, routed)
         try:
-            return await self._answer(call, routed)
-        except asyncio.CancelledError:  # the client left, or we stop
-            self._service.aborted(routed, Usage())
+            return await self._answer(call, routed, relay)
+        except asyncio.CancelledError:  # the client left
+            self._service.aborted(routed, relay.seen)
             raise
         finally:
             # Only a fault gets here without an end; whatever comes, the lease is released.
             self._service.failed(routed, Fault(call.id))
 
-    async def _body(self, request: web.Request) -> bytes | BodyTooLarge | BadRequest:
+    async def _body(self, request: web.Request) -> bytes | BodyTooLarge | BodyTimeout | BadRequest:
         if (request.content_length or 0) > self._body_limit:
             return BodyTooLarge(self._body_limit)
         try:
-            return await request.read()
+            async with asyncio.timeout(self._timeouts.receive_s):
+                body = await request.read()
+        except TimeoutError:
+            return BodyTimeout(self._timeouts.receive_s)
         except web.HTTPRequestEntityTooLarge:
             return BodyTooLarge(self._body_limit)
         except web.RequestPayloadError:
             return BadRequest("the body does not match its `content-encoding`", None)
+        if "content-type" in request.headers and request.content_type != _JSON:
+            return BadRequest(f"send JSON, and say so: `content-type: {_JSON}`", None)
+        return body
 
-    async def _answer(self, call: Call, routed: Routed) -> web.StreamResponse:
-        relay = _Relay(self._service, call, routed)
+    async def _expected(self, request: web.Request) -> web.StreamResponse | None:
+        """Ask for a body (`expect: 100-continue`), unless it is refused before it is sent."""
+        if (request.content_length or 0) > self._body_limit:
+            return await self._boundary(self._completion)(request)
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # of the answer, which has not begun
+        return None
+
+    async def _answer(self, call: Call, routed: Routed, relay: Relay) -> web.StreamResponse:
         limit = None
         try:
             async with asyncio.timeout(None) as timer:
                 limit = Limit(timer, self._timeouts)
-                refusal = await self._exchange(relay, limit)
+                self._open.add(limit)
+                refusal = await self._exchange(call, routed, relay, limit)
         except TimeoutError:
             assert limit is not None
             if relay.drop_stalled_client():
-                self._service.aborted(routed, Usage())
+                self._service.aborted(routed, relay.seen)
             refusal = limit.refusal()
         except ConnectionResetError:  # the client left while it was written to
-            self._service.aborted(routed, Usage())
+            self._service.aborted(routed, relay.seen)
             refusal = None
+        finally:
+            if limit is not None:
+                self._open.discard(limit)
         if refusal is not None:
             self._service.failed(routed, refusal)
             if relay.response is None:
                 return self._refusal(call, refusal, routed.record.id)
             await relay.cut(refusal)
-        assert relay.response is not None
-        return relay.response
+        # A client that left before its answer began gets none.
+        return relay.response or web.Response()
 
-    async def _exchange(self, relay: "_Relay", limit: Limit) -> Refusal | None:
-        call, routed = relay.call, relay.routed
+    async def _exchange(
+        self, call: Call, routed: Routed, relay: Relay, limit: Limit
+    ) -> Refusal | None:
         headers = forwarded(call.request.headers.items(), call.id)
         if routed.request.stream:
             limit.enter("first_token")
@@ -193,115 +230,15 @@ class Door:
         headers = {**reply.headers, "x-request-id": call.id}
         if record_id is not None:
             headers["x-lineside-decision"] = record_id
-        return web.Response(
+        response = web.Response(
             status=reply.status,
             body=reply.openai_body(),
             content_type="application/json",
             headers=headers,
         )
-
-
-class _Relay:
-    """One answer on its way from an engine to a client."""
-
-    def __init__(self, service: Service, call: Call, routed: Routed) -> None:
-        self.call = call
-        self.routed = routed
-        self.response: web.StreamResponse | None = None
-        self._service = service
-
-    async def run(self, upstream: aiohttp.ClientResponse, limit: Limit) -> Refusal | None:
-        """Relay all of it; return what went wrong, if the engine did not come to its end."""
-        if self.routed.request.stream and upstream.content_type == "text/event-stream":
-            return await self._stream(upstream, limit)
-        limit.enter("total")
-        body = await _read(upstream)
-        if body is None:
-            return UpstreamBroken()
-        usage, finish = read_answer(body) if upstream.status == 200 else (Usage(), None)
-        self._service.finished(self.routed, upstream.status, usage, finish)
-        self.response = web.Response(
-            status=upstream.status, body=body, headers=self._headers(upstream)
-        )
-        return None
-
-    async def _stream(self, upstream: aiohttp.ClientResponse, limit: Limit) -> Refusal | None:
-        stream = Stream(strip_usage=not self.routed.request.usage_asked)
-        held, response, readany = b"", None, upstream.content.readany
-        while True:
-            try:
-                chunk = await readany()
-            except aiohttp.ClientError:
-                return UpstreamBroken()
-            out = stream.feed(chunk) if chunk else stream.close()
-            if response is not None:
-                if out:
-                    await response.write(out)
-            else:
-                held += out
-                if stream.has_content:
-                    self._service.first_token(self.routed)
-                elif chunk and not stream.done and len(held) <= HELD_BYTES:
-                    continue
-                response = await self._start(upstream, held)
-                limit.enter("idle")
-            if not chunk:
-                break
-            limit.touch()
-        if stream.failed:
-            self._service.failed(self.routed, UpstreamBroken())
-        else:
-            self._service.finished(self.routed, upstream.status, stream.usage, stream.finish)
-        await response.write_eof()
-        return None
-
-    async def _start(self, upstream: aiohttp.ClientResponse, first: bytes) -> web.StreamResponse:
-        response = web.StreamResponse(status=upstream.status, headers=self._headers(upstream))
-        await response.prepare(self.call.request)
-        self.response = response
-        await response.write(first)
+        if "connection" in headers:
+            response.force_close()
         return response
-
-    def _headers(self, upstream: aiohttp.ClientResponse) -> CIMultiDict[str]:
-        headers = CIMultiDict(
-            (name, value)
-            for name, value in upstream.headers.items()
-            if name.lower() not in _ENDS_HERE
-        )
-        headers["x-request-id"] = self.call.id
-        headers["x-lineside-decision"] = self.routed.record.id
-        headers["x-lineside-engine"] = self.routed.engine.id
-        return headers
-
-    def drop_stalled_client(self) -> bool:
-        """Hang up on a client that has bytes to read and does not take them."""
-        transport = self.call.request.transport
-        if transport is None or not transport.get_write_buffer_size():
-            return False
-        transport.abort()
-        return True
-
-    async def cut(self, refusal: Refusal) -> None:
-        """End a stream that cannot be completed: an error event, then no proper end."""
-        if self.response is not None:
-            with contextlib.suppress(ConnectionResetError):
-                await self.response.write(b"data: " + to_reply(refusal).openai_body() + b"\n\n")
-        if self.call.request.transport is not None:
-            self.call.request.transport.close()
-
-
-async def _read(upstream: aiohttp.ClientResponse) -> bytes | None:
-    """Return a whole answer; `None` when it broke off or is beyond the bound."""
-    parts, size = [], 0
-    try:
-        while part := await upstream.content.readany():
-            parts.append(part)
-            size += len(part)
-            if size > ANSWER_BYTES:
-                return None
-    except aiohttp.ClientError:
-        return None
-    return b"".join(parts)
 
 
 def _card(engine: Engine, served: ServedModel, created: int) -> dict[str, Any]:

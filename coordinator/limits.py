@@ -13,11 +13,13 @@ from lineside.ids import ModelName, TenantId
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an engine says it did. `None`: it did not say."""
+    """What an engine says it did, or what was seen of it. `None`: not known."""
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
+    partial: bool = False
+    """The answer was broken off, and its tokens counted as they passed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,31 +4,32 @@ import argparse
 import asyncio
 import gc
 import json
-import logging
 import os
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 
 import aiohttp
 import uvloop
-from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from coordinator import dispatch
+from coordinator import dispatch, ingest
 from coordinator.admin import Admin, Readiness
+from coordinator.breaker import Breakers
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster, Engine
 from coordinator.config import Config
 from coordinator.discovery import Discovery
 from coordinator.door_http import Door
 from coordinator.inflight import InFlight
-from coordinator.ingest import AgentsServicer, serving
+from coordinator.ingest import AgentsServicer
 from coordinator.limits import Unlimited
-from coordinator.metrics import Gauges, MeteredService, Metrics
+from coordinator.listeners import CLOSE_S, serving, serving_aside
+from coordinator.metrics import Gauges, Metrics
 from coordinator.overlay import Overlay
 from coordinator.predict import FixedRate
 from coordinator.recent import RecentWork
@@ -36,10 +37,10 @@ from coordinator.records import Records
 from coordinator.store import SqliteStore, cluster_secret
 from coordinator.tagging import NoTags
 from coordinator.tokens import Tokens
+from coordinator.watch import WatchedService
 from lineside import launch, logs
 from lineside.clock import SystemClock
 from lineside.ids import EngineId
-from lineside.schema import split_address
 
 log = logs.get("coordinator.main")
 
@@ -48,9 +49,6 @@ CHORES_S = 1.0
 
 LEASE_SLACK_S = 60.0
 """A lease outlives the gateway's total timeout by this much, then expires by itself."""
-
-CLOSE_S = 1.0
-"""What a cancelled handler gets to end in."""
 
 DRAIN_LOOK_S = 0.02
 
@@ -62,6 +60,13 @@ class Lag:
     """How late the event loop runs; written by `_measure` alone."""
 
     seconds: float = 0.0
+    beat_at: float = field(default_factory=time.monotonic)
+    """When the loop last ran."""
+
+    @property
+    def silence_s(self) -> float:
+        """For how long the loop has not run. May be asked on any thread."""
+        return time.monotonic() - self.beat_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,8 @@ class Parts:
     """All that `run` has built."""
 
     config: Config
-    service: MeteredService
+    service: WatchedService
+    breakers: Breakers
     discovery: Discovery
     agents: AgentsServicer
     admin: Admin
@@ -81,9 +87,14 @@ async def run(config: Config, stop: asyncio.Event, announce: Callable[[Listening
     """Serve until `stop` is set, then drain. The first part to fail stops the rest."""
     async with AsyncExitStack() as stack:
         parts = await _build(config, stack)
-        http = await stack.enter_async_context(_serving(parts.door.application(), config.http))
-        grpc = await stack.enter_async_context(serving(parts.agents, config.grpc))
-        admin = await stack.enter_async_context(_serving(parts.admin.application(), config.admin))
+        http = await stack.enter_async_context(
+            serving(parts.door.application(), config.http, config.timeouts.receive_s)
+        )
+        grpc = await stack.enter_async_context(ingest.serving(parts.agents, config.grpc))
+        main_loop = asyncio.get_running_loop()
+        admin = await stack.enter_async_context(
+            serving_aside(parts.admin.application(main_loop), config.admin)
+        )
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(parts.discovery.run(), name="discovery"),
@@ -93,9 +104,9 @@ async def run(config: Config, stop: asyncio.Event, announce: Callable[[Listening
             ]
             gc.collect()
             gc.freeze()  # what was built so far lives as long as the process
-            announce({"http": http.address, "grpc": grpc, "admin": admin.address})
+            announce({"http": http, "grpc": grpc, "admin": admin})
             await stop.wait()
-            await _drain(parts, http)
+            await _drain(parts)
             for task in running:
                 task.cancel()
 
@@ -109,7 +120,8 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
     probes = await stack.enter_async_context(aiohttp.ClientSession())
     tokens = Tokens(clock, probes)
     stack.callback(tokens.close)
-    service = _service(config, cluster, caches, tokens, secret, registry)
+    breakers = Breakers(cluster, config.stalled_s)
+    service = _service(config, breakers, cluster, caches, tokens, secret, registry)
     discovery = Discovery(
         config.engines,
         cluster,
@@ -118,7 +130,8 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
         stride=config.stride,
         probe_s=config.probe_s,
         changed=_followers(caches, tokens),
-        appeared=tokens.verify,
+        appeared=_greeter(breakers, tokens),
+        looked=lambda engine: breakers.heard(engine, clock.monotonic()),
     )
     agents = AgentsServicer(cluster, caches, secret, clock, config.name, config.agent_token)
     readiness = Readiness(service)
@@ -129,9 +142,10 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
     return Parts(
         config=config,
         service=service,
+        breakers=breakers,
         discovery=discovery,
         agents=agents,
-        admin=Admin(service, readiness, config, registry, caches.stats),
+        admin=Admin(service, readiness, config, registry, caches.stats, lambda: lag.silence_s),
         door=Door(service, dispatcher, config.timeouts, config.body_limit_bytes),
         lag=lag,
     )
@@ -139,14 +153,16 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
 
 def _service(
     config: Config,
+    breakers: Breakers,
     cluster: Cluster,
     caches: Caches,
     tokens: Tokens,
     secret: bytes,
     registry: CollectorRegistry,
-) -> MeteredService:
-    return MeteredService(
-        Metrics(registry),
+) -> WatchedService:
+    return WatchedService(
+        breakers,
+        metrics=Metrics(registry),
         cluster=cluster,
         overlaps=caches,
         tokens=tokens,
@@ -171,6 +187,16 @@ def _registry() -> CollectorRegistry:
     return registry
 
 
+def _greeter(breakers: Breakers, tokens: Tokens) -> Callable[[Engine], Awaitable[object]]:
+    """Return what hears of each engine that is new, or back."""
+
+    def greet(engine: Engine) -> Awaitable[object]:
+        breakers.reset(engine.id)
+        return tokens.verify(engine)
+
+    return greet
+
+
 def _followers(caches: Caches, tokens: Tokens) -> Callable[[Sequence[Engine]], None]:
     """Return what hears of every new set of engines."""
     known: set[EngineId] = set()
@@ -186,54 +212,27 @@ def _followers(caches: Caches, tokens: Tokens) -> Callable[[Sequence[Engine]], N
     return follow
 
 
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """A listening HTTP server."""
-
-    site: web.TCPSite
-    address: str
-
-
-@asynccontextmanager
-async def _serving(app: web.Application, address: str) -> AsyncIterator[_Site]:
-    """Serve an application; on the way out cancel what still runs."""
-    runner = web.AppRunner(
-        app,
-        handler_cancellation=True,
-        access_log=None,
-        logger=_http_logger(),
-        shutdown_timeout=CLOSE_S,
-    )
-    await runner.setup()
-    host, port = split_address(address)
-    try:
-        site = web.TCPSite(runner, host or None, port)
-        await site.start()
-        bound: int = runner.addresses[0][1]
-        yield _Site(site, f"{address.rpartition(':')[0]}:{bound}")
-    finally:
-        await runner.cleanup()
-
-
-def _http_logger() -> logging.Logger:
-    """Return aiohttp's logger: its tracebacks quote what a client sent, so only names are kept."""
-    logger = logging.getLogger("coordinator.http")
-    logger.filters = [_names_only]
-    return logger
-
-
-def _names_only(record: logging.LogRecord) -> bool:
-    if record.exc_info and record.exc_info[0]:
-        record.msg, record.args = f"{record.getMessage()}: {record.exc_info[0].__name__}", ()
-        record.exc_info = None
-    return True
-
-
 async def _chores(parts: Parts) -> None:
     while True:
         await asyncio.sleep(CHORES_S)
         if late := parts.service.expire():
             log.warning("leases expired", count=late)
+        _look_at_engines(parts)
+
+
+def _look_at_engines(parts: Parts) -> None:
+    """Show each engine's report to its breaker; tell of those that are used no more, or again."""
+    service, breakers = parts.service, parts.breakers
+    now = service.clock.monotonic()
+    views = service.cluster.snapshot(now).engines
+    breakers.retain({view.engine.id for view in views})
+    for view in views:
+        breakers.look(view, service.inflight.queue(view.engine.id, now).outstanding, now)
+    for engine, reason in breakers.take_news():
+        if reason:
+            log.warning("engine excluded", engine=engine, reason=reason)
+        else:
+            log.info("engine used again", engine=engine)
 
 
 async def _measure(lag: Lag) -> None:
@@ -242,19 +241,28 @@ async def _measure(lag: Lag) -> None:
     while True:
         due = now() + pause_s
         await asyncio.sleep(pause_s)
-        lag.seconds = max(0.0, now() - due)
+        lag.seconds, lag.beat_at = max(0.0, now() - due), time.monotonic()
 
 
-async def _drain(parts: Parts, http: _Site) -> None:
-    """Accept nothing more; let what is in flight finish, for a while."""
+async def _drain(parts: Parts) -> None:
+    """Refuse what is new, let what is in flight finish for a while, then end it.
+
+    The door listens until the end: a refusal that says so is better than a closed port.
+    """
     parts.service.draining = True
-    await http.site.stop()
-    log.info("draining", inflight=parts.service.inflight.outstanding)
+    log.info("draining", inflight=parts.door.calls)
+    await _until_idle(parts, parts.config.drain_s)
+    if cut := parts.door.calls:
+        parts.door.stop()
+        await _until_idle(parts, CLOSE_S)
+    log.info("drained", cut=cut)
+
+
+async def _until_idle(parts: Parts, limit_s: float) -> None:
     clock = parts.service.clock
-    deadline = clock.monotonic() + parts.config.drain_s
-    while parts.service.inflight.outstanding and clock.monotonic() < deadline:
+    deadline = clock.monotonic() + limit_s
+    while parts.door.calls and clock.monotonic() < deadline:
         await clock.sleep(DRAIN_LOOK_S)
-    log.info("drained", inflight=parts.service.inflight.outstanding)
 
 
 async def _run_until_signalled(config: Config) -> None:

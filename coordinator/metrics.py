@@ -218,6 +218,9 @@ class Gauges(Collector):
         )
         wait = _per_engine("lineside_engine_wait_seconds", "Predicted wait of the next request")
         away = _per_engine("lineside_engine_away", "1 when the engine cannot be reached")
+        failing = _per_engine(
+            "lineside_engine_failing", "1 when the engine is left out for a while"
+        )
         state = GaugeMetricFamily(
             "lineside_engine_cache_state",
             "1 for the state that the engine's cache is in",
@@ -230,8 +233,9 @@ class Gauges(Collector):
             queued.add_metric([view.engine.id], queue.queued_tokens)
             wait.add_metric([view.engine.id], queue.wait_s)
             away.add_metric([view.engine.id], float(bool(view.away)))
+            failing.add_metric([view.engine.id], float(bool(view.failing)))
             _add_cache(view, state, age)
-        yield from (inflight, queued, wait, away, state, age)
+        yield from (inflight, queued, wait, away, failing, state, age)
 
 
 _OF_STREAMS = {

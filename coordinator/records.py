@@ -33,6 +33,8 @@ class Outcome:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
+    partial: bool = False
+    """The answer was broken off: its tokens are those that were seen to pass."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,6 +133,7 @@ class Record:
             "speculative_tokens": self.speculative_tokens,
             "prompt_tokens": outcome.prompt_tokens,
             "completion_tokens": outcome.completion_tokens,
+            "partial": outcome.partial,
             "duration_s": outcome.duration_s,
         }
 

@@ -64,6 +64,20 @@ class UpstreamTimeout:
 
 
 @dataclass(frozen=True, slots=True)
+class UpstreamError:
+    """The engine answered with an error that is no client's fault, or in no client's shape."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class BodyTimeout:
+    """The request's body did not arrive in time."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Draining:
     """This coordinator is about to stop."""
 
@@ -96,6 +110,8 @@ Refusal: TypeAlias = (
     | UpstreamUnreachable
     | UpstreamBroken
     | UpstreamTimeout
+    | UpstreamError
+    | BodyTimeout
     | Draining
     | NotFound
     | MethodNotAllowed
@@ -141,6 +157,8 @@ REASONS = (
     "upstream_unreachable",
     "upstream_broken",
     "upstream_timeout",
+    "upstream_error",
+    "body_timeout",
     "draining",
     "not_found",
     "method_not_allowed",
@@ -168,8 +186,12 @@ def to_reply(refusal: Refusal) -> Reply:
             text = f"over the limit `{limit}`; try again in {wait} s"
             headers = {"retry-after": str(wait)}
             return Reply(429, "over_limit", "RateLimitError", text, None, headers)
-        case UpstreamUnreachable() | UpstreamBroken() | UpstreamTimeout():
+        case UpstreamUnreachable() | UpstreamBroken() | UpstreamTimeout() | UpstreamError():
             return _upstream_reply(refusal)
+        case BodyTimeout(seconds):
+            text = f"the body did not arrive within {seconds:g} s; send the request again"
+            headers = {"connection": "close"}
+            return Reply(408, "body_timeout", "RequestTimeoutError", text, None, headers)
         case Draining():
             text = "this coordinator is shutting down; send the request again"
             headers = {**RETRY_SOON, "connection": "close"}
@@ -187,7 +209,13 @@ def to_reply(refusal: Refusal) -> Reply:
             assert_never(refusal)
 
 
-def _upstream_reply(refusal: UpstreamUnreachable | UpstreamBroken | UpstreamTimeout) -> Reply:
+KEY_REFUSED = (401, 403)
+"""What an engine answers to a gateway without its key."""
+
+
+def _upstream_reply(
+    refusal: UpstreamUnreachable | UpstreamBroken | UpstreamTimeout | UpstreamError,
+) -> Reply:
     match refusal:
         case UpstreamUnreachable(tries):
             text = f"no engine could be reached in {tries} tries; send the request again"
@@ -199,5 +227,12 @@ def _upstream_reply(refusal: UpstreamUnreachable | UpstreamBroken | UpstreamTime
             waited = phase.replace("_", " ")
             text = f"the engine took longer than {seconds:g} s ({waited} timeout)"
             return Reply(504, "upstream_timeout", "GatewayTimeoutError", text)
+        case UpstreamError(status) if status in KEY_REFUSED:
+            text = "the engine did not accept this gateway's key; its operator must set it"
+            return Reply(502, "upstream_error", "BadGatewayError", text)
+        case UpstreamError(status):
+            text = f"the engine failed, with status {status}"
+            again = RETRY_SOON if status == 503 else {}
+            return Reply(502, "upstream_error", "BadGatewayError", text, None, again)
         case _:
             assert_never(refusal)

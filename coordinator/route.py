@@ -100,7 +100,8 @@ class Candidate(NamedTuple):
     @property
     def reason(self) -> str:
         """Why the engine was dropped, or why its cache counted as empty."""
-        return ASLEEP if self.dropped_by == "asleep" else self.view.away or self.view.reason
+        view = self.view
+        return ASLEEP if self.dropped_by == "asleep" else view.away or view.failing or view.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +136,23 @@ def decide(
 ) -> Decision | Undecided:
     """Rank the engines that serve a model; equal costs come in random order.
 
+    Failing engines are used where there are no others: what may fail beats what surely does.
     `views` are the engines that serve the model; the caller has refused an unknown one.
     `recent_of` returns the seconds of work that an engine was given lately.
     """
-    awake, dropped = [], []
+    awake: list[tuple[EngineView, Queue]] = []
+    failing: list[tuple[EngineView, Queue]] = []
+    dropped: list[Candidate] = []
     for view in views:
         if view.away:
             dropped.append(Candidate(view, facts.model, dropped_by="away"))
         elif view.asleep:
             dropped.append(Candidate(view, facts.model, dropped_by="asleep"))
         else:
-            awake.append((view, queue_of(view.engine.id)))
+            (failing if view.failing else awake).append((view, queue_of(view.engine.id)))
+    if failing and awake:
+        dropped += [Candidate(view, facts.model, dropped_by="failing") for view, _ in failing]
+    awake = awake or failing
     if not awake:
         return Undecided(NoEngineReady(facts.model), tuple(dropped))
     # What was counts as far as nothing is: queues say it better while there are any.

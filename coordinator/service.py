@@ -228,6 +228,7 @@ class Service:
         if not self._end(routed, "aborted", None):
             return False
         routed.record.outcome.completion_tokens = usage.completion_tokens
+        routed.record.outcome.partial = usage.partial
         self.limiter.settle(routed.reservation, usage)
         return True
 
@@ -326,10 +327,9 @@ class Service:
         tried = {attempt.engine for attempt in record.attempts}
         views = self.cluster.views(record.model, self.clock.monotonic())
         away = {view.engine.id for view in views if view.away}
-        return next(
-            (c for c in record.decision.ranked if c.target.id not in tried | away),
-            None,
-        )
+        failing = {view.engine.id for view in views if view.failing}
+        left = [c for c in record.decision.ranked if c.target.id not in tried | away]
+        return next((c for c in left if c.target.id not in failing), next(iter(left), None))
 
     def _end(self, routed: Routed, end: str, status: int | None) -> bool:
         now = self.clock.monotonic()

@@ -16,6 +16,7 @@ HELD_BYTES = 8 * 2**20
 """A longer event passes unread."""
 
 DONE = b"[DONE]"
+_ERROR = b'{"error"'
 _BOUNDARY = re.compile(rb"\r?\n\r?\n")
 
 
@@ -29,6 +30,8 @@ class Stream:
         """The engine said that the stream is complete."""
         self.failed = False
         """The engine sent an error event."""
+        self.pieces = 0
+        """Events with content that have passed, each of about one token."""
         self.usage = Usage()
         self.finish: str | None = None
         """Why generation ended, by the last event that said so; complete after `close`."""
@@ -38,13 +41,19 @@ class Stream:
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what may be sent on."""
-        # The common case, once content flows: a chunk of whole events that carries no usage.
-        if self.has_content and not self._held and chunk.endswith(b"\n\n"):
-            if b'"usage"' not in chunk and DONE not in chunk:
-                self._last = chunk
-                return chunk
-            return self._events(chunk)
-        return self._cut(self._held + chunk)
+        data = self._held + chunk if self._held else chunk
+        end = data.rfind(b"\n\n") + 2 if self.has_content else 0
+        tail = data[end:]
+        if end < 2 or b"\r" in tail or len(tail) > HELD_BYTES:
+            return self._cut(data)
+        # The common case, once content flows: whole events, of which none but the last ones
+        # carries usage, an end or an error.
+        head, self._held = (data[:end], tail) if tail else (data, b"")
+        if b'"usage"' in head or DONE in head or _ERROR in head:
+            return self._events(head)
+        self._last = head
+        self.pieces += head.count(b"\n\n")
+        return head
 
     def close(self) -> bytes:
         """Return what is left of an event that never became whole; now all is known."""
@@ -88,7 +97,9 @@ class Stream:
             self.failed = True
         for choice in chunk.choices or ():
             self.finish = choice.finish_reason or self.finish
-            self.has_content = self.has_content or choice.says_something()
+            if choice.says_something():
+                self.has_content = True
+                self.pieces += 1
         if chunk.usage is not None:
             self.usage = chunk.usage.read()
         return chunk.usage is None or bool(chunk.choices) or chunk.choices is None

@@ -1,5 +1,6 @@
 """Pages that are written from code are as the code is; tables of states name every state."""
 
+import asyncio
 import dataclasses
 import importlib.util
 import re
@@ -66,7 +67,7 @@ def test_every_metric_has_a_meaning_of_its_own() -> None:
 async def test_every_debug_endpoint_has_an_example() -> None:
     async with AsyncExitStack() as stack:
         parts = await coordinator.main._build(Config(transport="plaintext"), stack)
-        resources = parts.admin.application().router.resources()
+        resources = parts.admin.application(asyncio.get_running_loop()).router.resources()
         paths = [resource.canonical for resource in resources]
     assert sorted(_named("Debug endpoints") + _named("Health and readiness")) == sorted(paths)
 

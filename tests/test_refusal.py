@@ -7,6 +7,7 @@ import pytest
 from coordinator.canonical import BadRequest
 from coordinator.refusal import (
     REASONS,
+    BodyTimeout,
     BodyTooLarge,
     Draining,
     Fault,
@@ -17,6 +18,7 @@ from coordinator.refusal import (
     Refusal,
     UnknownModel,
     UpstreamBroken,
+    UpstreamError,
     UpstreamTimeout,
     UpstreamUnreachable,
     to_reply,
@@ -31,6 +33,8 @@ CASES: list[tuple[Refusal, int, str, dict[str, str]]] = [
     (UpstreamUnreachable(3), 502, "upstream_unreachable", {"retry-after": "1"}),
     (UpstreamBroken(), 502, "upstream_broken", {}),
     (UpstreamTimeout("first_token", 2.5), 504, "upstream_timeout", {}),
+    (UpstreamError(503), 502, "upstream_error", {"retry-after": "1"}),
+    (BodyTimeout(75), 408, "body_timeout", {"connection": "close"}),
     (Draining(), 503, "draining", {"retry-after": "1", "connection": "close"}),
     (NotFound(), 404, "not_found", {}),
     (MethodNotAllowed("POST"), 405, "method_not_allowed", {"allow": "POST"}),
@@ -65,6 +69,12 @@ def test_messages_say_what_to_do() -> None:
     assert to_reply(UpstreamTimeout("first_token", 2.5)).message == (
         "the engine took longer than 2.5 s (first token timeout)"
     )
+
+
+def test_a_key_that_the_engine_refuses_is_not_the_clients_fault() -> None:
+    reply = to_reply(UpstreamError(401))
+    assert reply.status == 502
+    assert "operator" in reply.message
 
 
 def test_a_long_model_name_is_not_echoed_in_full() -> None:

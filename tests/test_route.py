@@ -170,6 +170,20 @@ def test_an_engine_that_is_away_is_no_candidate() -> None:
     )
 
 
+def test_a_failing_engine_is_no_candidate_while_another_serves() -> None:
+    decision = decided([view("a", failing="it failed"), view("b")])
+    assert order(decision) == ["b"]
+    (dropped,) = decision.dropped
+    assert (dropped.target.id, dropped.dropped_by, dropped.reason) == ("a", "failing", "it failed")
+
+
+def test_failing_engines_are_used_when_all_fail() -> None:
+    views = [view("a", failing="it failed"), view("b", failing="it failed"), view("c", away="gone")]
+    decision = decided(views)
+    assert sorted(order(decision)) == ["a", "b"]
+    assert [candidate.dropped_by for candidate in decision.dropped] == ["away"]
+
+
 def test_an_engine_that_sleeps_is_no_candidate_until_the_report_is_old() -> None:
     asleep = view("a", load=Load(asleep=True), load_age_s=1.0)
     decision = decided([asleep, view("b")])

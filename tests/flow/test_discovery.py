@@ -57,6 +57,7 @@ class Watched:
     def __init__(self, specs: Sequence[EngineSpec], session: aiohttp.ClientSession) -> None:
         self.cluster = Cluster()
         self.appeared: list[str] = []
+        self.looked: set[str] = set()
         self.changes = 0
         self.discovery = Discovery(
             specs,
@@ -67,6 +68,7 @@ class Watched:
             probe_s=0.05,
             changed=self._note_change,
             appeared=self._note_appeared,
+            looked=self.looked.add,
         )
 
     def _note_change(self, engines: Sequence[Engine]) -> None:

@@ -2,18 +2,17 @@
 
 import asyncio
 import json
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import aiohttp
 import pytest
 
-from coordinator.config import Config, EngineSpec, Timeouts
-from coordinator.main import run
+from coordinator.config import EngineSpec, Timeouts
+from tests import gateways
 from tests.fakes import BAD_TEMPERATURE, MODEL, ROOT, FakeEngine, fake_engines
+from tests.gateways import Running, until
 
 pytestmark = pytest.mark.flow
 
@@ -21,75 +20,8 @@ CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max
 COMPLETION = {"model": MODEL, "prompt": list(range(40)), "max_tokens": 5}
 
 
-@dataclass
-class Running:
-    """A coordinator and a client of it."""
-
-    http: str
-    admin: str
-    session: aiohttp.ClientSession
-    stop: asyncio.Event
-
-    async def post(
-        self, path: str, body: dict[str, Any], headers: dict[str, str] | None = None
-    ) -> tuple[int, dict[str, str], bytes]:
-        async with self.session.post(self.http + path, json=body, headers=headers) as answer:
-            headers = {name.lower(): value for name, value in answer.headers.items()}
-            return answer.status, headers, await answer.read()
-
-    async def debug(self, path: str) -> Any:
-        async with self.session.get(self.admin + path) as answer:
-            return await answer.json()
-
-    async def record(self, headers: dict[str, str]) -> dict[str, Any]:
-        record: dict[str, Any] = await self.debug(
-            f"/debug/decisions/{headers['x-lineside-decision']}"
-        )
-        return record
-
-    async def ready(self) -> bool:
-        return bool((await self.debug("/readyz"))["ready"])
-
-    async def inflight(self) -> list[int]:
-        return [engine["inflight"] for engine in await self.debug("/debug/engines")]
-
-
-@asynccontextmanager
-async def coordinator(*engines: FakeEngine, **settings: Any) -> AsyncIterator[Running]:
-    config = Config(
-        transport="plaintext",
-        engines=tuple(EngineSpec(url=engine.url) for engine in engines),
-        http="127.0.0.1:0",
-        grpc="127.0.0.1:0",
-        admin="127.0.0.1:0",
-        drain_s=2.0,
-        **({"probe_s": 0.1} | settings),
-    )
-    stop = asyncio.Event()
-    listening: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(run(config, stop, listening.set_result))
-    await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
-    where = listening.result() if listening.done() else task.result()
-    async with aiohttp.ClientSession() as session:
-        running = Running(f"http://{where['http']}", f"http://{where['admin']}", session, stop)
-        await until_found(running)
-        yield running
-    stop.set()
-    await task
-
-
-async def until_found(running: Running) -> None:
-    async def found() -> bool:
-        engines = await running.debug("/debug/engines")
-        return not any(engine["reason"] == "not asked yet" for engine in engines)
-
-    await until(found)
-
-
-async def until(so: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(5):
-        while not await so():  # noqa: ASYNC110  another process could not set an event either
-            await asyncio.sleep(0.01)
+def coordinator(*engines: FakeEngine, **settings: Any) -> AbstractAsyncContextManager[Running]:
+    return gateways.coordinator(*(EngineSpec(url=engine.url) for engine in engines), **settings)
 
 
 async def test_a_chat_comes_back_as_the_engine_gave_it() -> None:
@@ -111,6 +43,7 @@ async def test_a_chat_comes_back_as_the_engine_gave_it() -> None:
             "ttft_s": None,
             "predicted_ttft_s": None,
             "cached_tokens": 32,
+            "partial": False,
             "predicted_cached_tokens": 0,
             "speculative_tokens": 0,
             "prompt_tokens": 100,
@@ -217,7 +150,8 @@ async def test_a_large_body_is_refused_unread() -> None:
 async def test_what_is_not_json_is_refused() -> None:
     async with fake_engines(FakeEngine()) as (engine,), coordinator(engine) as running:
         url = running.http + "/v1/chat/completions"
-        async with running.session.post(url, data=b'{"model": "x", ') as answer:
+        sent = {"data": b'{"model": "x", ', "headers": {"content-type": "application/json"}}
+        async with running.session.post(url, **sent) as answer:
             assert answer.status == 400
             error = (await answer.json())["error"]
         assert error["message"] == "the body must be valid JSON in UTF-8"
@@ -517,6 +451,3 @@ async def test_a_drain_lets_streams_finish() -> None:
             assert not await running.ready()
             rest = await answer.content.read()
         assert rest.endswith(b"data: [DONE]\n\n")
-        host, port = running.http.removeprefix("http://").split(":")
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((host, int(port)), timeout=1)
