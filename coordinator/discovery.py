@@ -328,8 +328,13 @@ def _addresses(spec: EngineSpec, found: Found, rank: int) -> tuple[str, str]:
     if spec.kv is not None:
         # vLLM counts a rank's ports up from those of rank 0; a spec for one rank means that one.
         offset = rank if spec.rank is None else 0
-        replay = spec.replay or ""
-        return located(spec.kv, host, offset), located(replay, host, offset)
+        events = located(spec.kv, host, offset)
+        if spec.replay is not None:
+            return events, located(spec.replay, host, offset)
+        source = (found.sources or {}).get(rank)
+        if source is not None and source.replay_endpoint:
+            return events, located(source.replay_endpoint, host)
+        return events, _next_port(events) if found.sources is None else ""
     if found.sources is None:
         replay = spec.replay or f"tcp://*:{DEFAULT_REPLAY_PORT}"
         return located(f"tcp://*:{DEFAULT_KV_PORT}", host, rank), located(replay, host, rank)
@@ -338,6 +343,13 @@ def _addresses(spec: EngineSpec, found: Found, rank: int) -> tuple[str, str]:
         return "", ""
     replay = spec.replay or source.replay_endpoint or ""
     return located(source.endpoint or "", host), located(replay, host)
+
+
+def _next_port(endpoint: str) -> str:
+    """Return where vLLM's own examples put the replay socket of an event endpoint."""
+    scheme, _, address = endpoint.partition("://")
+    at, _, port = address.rpartition(":")
+    return f"tcp://{at}:{int(port) + 1}" if scheme == "tcp" and port.isdigit() else ""
 
 
 def located(endpoint: str, host: str, offset: int = 0) -> str:

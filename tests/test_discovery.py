@@ -98,8 +98,21 @@ def test_each_rank_is_an_engine() -> None:
         pytest.param(
             {"kv": "tcp://h:1"},
             {0: Source(endpoint="tcp://*:7", replay_endpoint="tcp://*:8")},
+            ("tcp://h:1", "tcp://10.0.0.1:8"),
+            id="what is given goes first, the server is asked for the rest",
+        ),
+        pytest.param(
+            {"kv": "tcp://h:5567"},
+            None,
+            ("tcp://h:5567", "tcp://h:5568"),
+            id="events given and nothing said: replay is the next port, as in vLLM's examples",
+        ),
+        pytest.param({"kv": "ipc:///kv"}, None, ("ipc:///kv", ""), id="a local socket is given"),
+        pytest.param(
+            {"kv": "tcp://h:1"},
+            {0: Source(endpoint="tcp://*:7")},
             ("tcp://h:1", ""),
-            id="what is given goes first",
+            id="the server says that it replays nothing",
         ),
         pytest.param(
             {"kv": "tcp://h:1", "replay": "tcp://h:2"}, None, ("tcp://h:1", "tcp://h:2"), id="both"
