@@ -8,6 +8,9 @@ is a guess with an end, never part of a digest, its checksum or what engines' re
 
 The claims of a group form a tree of prompts with common beginnings, so that a look-up costs a few
 steps however many requests are in flight.
+
+Of an engine that reports hit points too much is claimed: it will serve a prompt's last hit point,
+and no shorter beginning of it.
 """
 
 from collections import deque
