@@ -34,6 +34,9 @@ ANSWER_BYTES = 64 * 2**20
 HELD_BYTES = 2**16
 """A stream that brings more than this before any content is sent on as it is."""
 
+TOUCH_S = 1.0
+"""How often at most the timer of a stream that flows is moved: a wait may end that much early."""
+
 CUT_S = 0.5
 """What a client gets to take the error event in, before it is cut off."""
 
@@ -50,6 +53,7 @@ class Limit:
         self._end = self._now() + timeouts.total_s
         self._phase = ""
         self._touched = 0.0
+        self._grain_s = TOUCH_S
         self._stopped: Refusal | None = None
         self.enter("total")
 
@@ -57,12 +61,13 @@ class Limit:
         """Start to wait for what a phase brings."""
         self._phase = phase
         self._touched = self._now()
+        self._grain_s = min(TOUCH_S, self._seconds() / 8)
         if self._stopped is None:
             self._timer.reschedule(min(self._end, self._touched + self._seconds()))
 
     def touch(self) -> bool:
-        """Note that something came. Cheap: the timer moves once a second at most, then is true."""
-        if self._now() - self._touched <= 1.0:
+        """Note that something came. Cheap: the timer moves once in a while, and then it is true."""
+        if self._now() - self._touched <= self._grain_s:
             return False
         self.enter(self._phase)
         return True
