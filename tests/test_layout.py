@@ -1,5 +1,6 @@
 """Import names are ours; the lock file carries names, versions and hashes only."""
 
+import ast
 import re
 from importlib import metadata
 from pathlib import Path
@@ -22,3 +23,42 @@ def test_the_lock_file_names_no_address_and_hashes_everything() -> None:
     pins = [line for line in lines if line and line[0] not in " #"]
     assert all(re.fullmatch(r"[a-z0-9._-]+==[^ ]+ \\", pin) for pin in pins)
     assert len(pins) > 30
+
+
+HOMES = {
+    "zmq": {"agent/subscriber.py", "simulate/publisher.py"},
+    "grpc": {"agent/report.py", "coordinator/ingest.py"},
+    "pynvml": {"agent/gpu.py"},
+    "sqlite3": {"coordinator/store.py"},
+    "lineside.v1": {
+        "agent/report.py",
+        "agent/wire.py",
+        "coordinator/ingest.py",
+        "coordinator/session.py",
+        "coordinator/wire.py",
+        "proto/lineside/digest.py",
+    },
+}
+"""Where each foreign thing may be imported; generated types count as one."""
+
+
+def _imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return names
+
+
+@pytest.mark.parametrize("foreign", HOMES)
+def test_a_foreign_thing_is_imported_in_its_home_only(foreign: str) -> None:
+    folders = ("agent", "cli", "coordinator", "policies", "simulate", "proto/lineside")
+    importers = {
+        path.relative_to(ROOT).as_posix()
+        for folder in folders
+        for path in (ROOT / folder).glob("*.py")
+        if any(name == foreign or name.startswith(f"{foreign}.") for name in _imported(path))
+    }
+    assert importers == HOMES[foreign]
