@@ -85,7 +85,7 @@ def load(engine: EngineId, seen: Observed[Load], now: float) -> pb.AgentMessage:
             block_size=value.block_size,
             num_gpu_blocks=value.num_gpu_blocks,
             process_start_s=value.process_start_s,
-            asleep=value.asleep,
+            asleep=value.asleep,  # type: ignore[arg-type]  # the stub forgets `None` for a bool
             missing=value.missing,
         )
     )

@@ -5,7 +5,7 @@ Pure: time is an argument, in the coordinator's monotonic seconds.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -240,6 +240,7 @@ class Snapshot:
 @dataclass(slots=True)
 class _Record:
     engine: Engine
+    """As discovery found it, but for the stride, which may be coarser."""
     linked: bool = False
     heard_at: float | None = None
     status: Status | None = None
@@ -263,12 +264,15 @@ class Cluster:
     _gpus: dict[NodeId, tuple[NodeGpus, float]] = field(default_factory=dict)
     _serving: dict[str, list[_Record]] = field(default_factory=dict)
     _groups: dict[str, set[tuple[GroupId, str | None]]] = field(default_factory=dict)
+    _found: tuple[Engine, ...] = ()
+    _factors: dict[GroupId, int] = field(default_factory=dict)
 
     def assign(self, engines: Iterable[Engine]) -> None:
         """Replace the engines; what is known of those that stay is kept."""
         before = self._records
         self._records = {}
-        for engine in engines:
+        self._found = tuple(engines)
+        for engine in map(self._coarser, self._found):
             record = before.get(engine.id) or _Record(engine)
             record.engine, record.view = engine, None
             self._records[engine.id] = record
@@ -279,6 +283,27 @@ class Cluster:
                 group = record.engine.group, served.lora
                 self._groups.setdefault(served.name, set()).add(group)
         self.revision += 1
+
+    def coarsen(self, group: GroupId, factor: int) -> None:
+        """Ask a group's agents for one in so many of the keys that discovery asked for."""
+        self._factors[group] = factor
+        self.assign(self._found)
+
+    def _coarser(self, engine: Engine) -> Engine:
+        factor = self._factors.get(engine.group, 1)
+        return engine if factor == 1 else replace(engine, stride=factor * engine.stride)
+
+    def strides(self) -> dict[GroupId, int]:
+        """Return the coarsest stride that each group's agents are asked for."""
+        strides: dict[GroupId, int] = {}
+        for record in self._records.values():
+            engine = record.engine
+            strides[engine.group] = max(engine.stride, strides.get(engine.group, 1))
+        return strides
+
+    def assigned(self) -> list[Engine]:
+        """Return all engines, as their agents are to read them."""
+        return [record.engine for record in self._records.values()]
 
     def observe_away(self, engine: EngineId, reason: str) -> None:
         """Note why an engine's server cannot be reached; empty: it answers again."""

@@ -19,6 +19,8 @@ from coordinator import wire
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.feed import Feed, Stream
+from coordinator.fence import Fence
+from coordinator.numbering import Numbering
 from coordinator.session import Session
 from coordinator.wire import Message
 from lineside import logs
@@ -39,6 +41,9 @@ CHORES_S = 0.01
 
 RESYNC_S = 0.1
 """Between resync requests, so that an agent which only sends nonsense is not asked in a circle."""
+
+STORE_RETRY_S = 1.0
+"""Between two tries to number an assignment while the store is away."""
 
 ACK_S = 0.5
 EXPIRE_S = 1.0
@@ -89,6 +94,7 @@ class AgentsServicer(rpc.AgentsServicer):
         clock: Clock,
         coordinator: str,
         token: str | None,
+        numbering: Numbering,
     ) -> None:
         self._cluster = cluster
         self._caches = caches
@@ -97,7 +103,8 @@ class AgentsServicer(rpc.AgentsServicer):
         self._secret = secret
         self._coordinator = coordinator
         self._sessions: dict[NodeId, Session] = {}
-        self._newest: dict[NodeId, Stream] = {}
+        self._fence = Fence()
+        self._numbering = numbering
         # Full: the stream's handler waits, reads no more, and HTTP/2 slows the agent down.
         self._queue: asyncio.Queue[tuple[Session, Message, float]] = asyncio.Queue(QUEUE_MESSAGES)
         self._counts: Counter[str] = Counter()
@@ -172,12 +179,10 @@ class AgentsServicer(rpc.AgentsServicer):
     def _enter(self, hello: pb.AgentHello) -> Session:
         """Make this the node's only stream. Raises `_Refused` if the one before is newer."""
         session = Session(NodeId(hello.node), Stream(hello.life, hello.connection))
-        newest = self._newest.get(session.node)
-        if newest is not None and not session.stream.replaces(newest):
-            text = f"connection {hello.connection} of node `{session.node}` is outdated"
-            raise _Refused(grpc.StatusCode.ABORTED, text)
-        self._newest[session.node] = session.stream
-        if before := self._sessions.get(session.node):
+        before = self._sessions.get(session.node)
+        if why_not := self._fence.admit(session.node, session.stream, before is not None):
+            raise _Refused(grpc.StatusCode.ABORTED, why_not)
+        if before:
             text = f"a newer connection of node `{session.node}` took over"
             self._end(before, _Ended(grpc.StatusCode.ABORTED, text))
         self._sessions[session.node] = session
@@ -228,7 +233,9 @@ class AgentsServicer(rpc.AgentsServicer):
             session.wake.clear()
             if session.ended:
                 raise session.ended
-            for message in list(session.due()):
+            if session.is_assignment_due and session.revision != self._numbering.revision:
+                continue  # its number comes from the store, and wakes us
+            for message in list(session.due(self._numbering.number)):
                 await context.write(message)
 
     def _note(self, refused: _Refused) -> None:
@@ -247,6 +254,7 @@ class AgentsServicer(rpc.AgentsServicer):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write(), name="ingest")
             tasks.create_task(self._do_chores(), name="ingest chores")
+            tasks.create_task(self._keep_number(), name="assignment number")
 
     async def _write(self) -> None:
         while True:
@@ -272,11 +280,22 @@ class AgentsServicer(rpc.AgentsServicer):
                 self._caches.expire(now)
                 self._forget_nodes()
 
+    async def _keep_number(self) -> None:
+        """Number every assignment before it goes out."""
+        while True:
+            away = self._numbering.away
+            if self._numbering.is_due and await self._numbering.follow():
+                for session in self._sessions.values():
+                    session.is_assignment_due = True
+                    session.wake.set()
+            if away != self._numbering.away:
+                log.warning("store", away=self._numbering.away or None)
+            await self._clock.sleep(STORE_RETRY_S if self._numbering.away else CHORES_S)
+
     def _forget_nodes(self) -> None:
         """Keep fences for nodes with engines or a stream, so that their number is bounded."""
-        for node in list(self._newest):
-            if node not in self._sessions and not self._cluster.assigned_to(node):
-                del self._newest[node]
+        engines = {engine.node for engine in self._cluster.assigned()}
+        self._fence.keep(engines | self._sessions.keys())
 
     def _follow_assignment(self, session: Session) -> None:
         """Bring a stream in line with what discovery last said."""

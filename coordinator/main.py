@@ -30,6 +30,7 @@ from coordinator.ingest import AgentsServicer
 from coordinator.limits import Unlimited
 from coordinator.listeners import CLOSE_S, serving, serving_aside
 from coordinator.metrics import Gauges, Metrics
+from coordinator.numbering import Numbering
 from coordinator.overlay import Overlay
 from coordinator.predict import FixedRate
 from coordinator.recent import RecentWork
@@ -133,7 +134,10 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
         appeared=_greeter(breakers, tokens),
         looked=lambda engine: breakers.heard(engine, clock.monotonic()),
     )
-    agents = AgentsServicer(cluster, caches, secret, clock, config.name, config.agent_token)
+    numbering = Numbering(store, cluster)
+    agents = AgentsServicer(
+        cluster, caches, secret, clock, config.name, config.agent_token, numbering
+    )
     readiness = Readiness(service)
     dispatcher = dispatch.Dispatcher(service, to_engines, config.timeouts, discovery.suspect)
     registry.register(

@@ -22,7 +22,7 @@ class Session:
     node: NodeId
     stream: Stream
     revision: int = -1
-    """Of the assignment that `assigned` is."""
+    """Of the cluster, when it gave `assigned`."""
     assigned: dict[EngineId, Engine] = field(default_factory=dict)
     feeds: dict[EngineId, Feed] = field(default_factory=dict)
     """What this stream feeds. An engine that was forgotten and came back has another feed."""
@@ -34,11 +34,14 @@ class Session:
     """Why the stream is to be closed, once it is."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def due(self) -> Iterator[pb.CoordinatorMessage]:
-        """Yield what is due, in an order that makes sense to the agent, and forget it."""
+    def due(self, number: int) -> Iterator[pb.CoordinatorMessage]:
+        """Yield what is due, in an order that makes sense to the agent, and forget it.
+
+        `number` is that of the assignment (see `coordinator.numbering`).
+        """
         if self.is_assignment_due:
             self.is_assignment_due = False
-            yield wire.assignment(self.revision, self.assigned.values())
+            yield wire.assignment(number, self.assigned.values())
         for engine, position in self.resumes.items():
             yield wire.resume(engine, position)
         for engine, reason in self.resyncs.items():

@@ -18,6 +18,10 @@ SECRET_KEY = "cluster/secret"
 SECRET_BYTES = 32
 
 
+class StoreUnavailable(Exception):
+    """The store cannot be read or written now; says why. What is known already still holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A value and the store's revision at which it was written."""
@@ -27,7 +31,10 @@ class Stored:
 
 
 class Store(Protocol):
-    """Keys with values. Every write raises the store's revision by one."""
+    """Keys with values. Every write raises the store's revision by one.
+
+    Every call may raise `StoreUnavailable`.
+    """
 
     async def get(self, key: str) -> Stored | None:
         """Return a key's value."""
@@ -78,9 +85,12 @@ class SqliteStore:
         self._thread.shutdown(wait=False)
 
     async def _call(self, do: Callable[[sqlite3.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: do(self._open())
-        )
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, lambda: do(self._open())
+            )
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"SQLite: {error}") from error
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:

@@ -131,7 +131,7 @@ def hello(protocol: int, coordinator: str, secret: bytes) -> pb.CoordinatorMessa
     )
 
 
-def assignment(revision: int, engines: Iterable[Engine]) -> pb.CoordinatorMessage:
+def assignment(number: int, engines: Iterable[Engine]) -> pb.CoordinatorMessage:
     """Return the list of a node's engines."""
     assigned = [
         pb.AssignedEngine(
@@ -147,7 +147,7 @@ def assignment(revision: int, engines: Iterable[Engine]) -> pb.CoordinatorMessag
         )
         for engine in engines
     ]
-    return pb.CoordinatorMessage(assignment=pb.Assignment(revision=revision, engines=assigned))
+    return pb.CoordinatorMessage(assignment=pb.Assignment(revision=number, engines=assigned))
 
 
 def resume(engine: EngineId, at: Position) -> pb.CoordinatorMessage:

@@ -19,6 +19,8 @@ from coordinator.caches import Caches
 from coordinator.cluster import Cluster, Engine, ServedModel
 from coordinator.feed import Phase
 from coordinator.ingest import AgentsServicer, serving
+from coordinator.numbering import Numbering
+from coordinator.store import SqliteStore
 from lineside.clock import SystemClock
 from lineside.digest import encode_delta, encode_snapshot
 from lineside.ids import BlockKey, EngineId, GroupId, Medium, ModelName, NodeId
@@ -125,10 +127,14 @@ class Coordinator:
     cluster: Cluster = field(default_factory=Cluster)
     caches: Caches = field(default_factory=Caches)
     address: str = "127.0.0.1:0"
+    store: str = ":memory:"
     servicer: AgentsServicer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.servicer = AgentsServicer(self.cluster, self.caches, SECRET, CLOCK, "c1", TOKEN)
+        self.numbering = Numbering(SqliteStore(self.store), self.cluster)
+        self.servicer = AgentsServicer(
+            self.cluster, self.caches, SECRET, CLOCK, "c1", TOKEN, self.numbering
+        )
 
     def assign(self, *engines: Engine) -> None:
         self.cluster.assign(engines)
@@ -137,6 +143,7 @@ class Coordinator:
     @asynccontextmanager
     async def up(self, *, writing: bool = True) -> AsyncIterator["Coordinator"]:
         """Serve on the same address each time, as a restarted process would."""
+        await self.numbering.follow()
         writer = asyncio.create_task(self.servicer.run()) if writing else None
         try:
             async with serving(self.servicer, self.address) as self.address:

@@ -1,0 +1,117 @@
+"""Numbers of assignments: they change with the engines, and never fall."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from coordinator.cluster import Cluster, Engine
+from coordinator.numbering import Numbering
+from coordinator.store import SqliteStore, Store, StoreUnavailable, cluster_secret
+from lineside.ids import EngineId, GroupId, NodeId
+
+
+def engine(name: str, stride: int = 4) -> Engine:
+    id = EngineId(name)
+    return Engine(id, f"http://{name}", name, GroupId("g"), (), NodeId("n"), stride=stride)
+
+
+A, B = engine("a"), engine("b")
+
+
+@dataclass
+class Coordinator:
+    """As much of one as assigns engines."""
+
+    store: Store
+    cluster: Cluster = field(default_factory=Cluster)
+
+    def __post_init__(self) -> None:
+        self.numbering = Numbering(self.store, self.cluster)
+
+    async def assign(self, *engines: Engine) -> int:
+        self.cluster.assign(engines)
+        await self.numbering.follow()
+        assert not self.numbering.is_due
+        return self.numbering.number
+
+
+async def test_a_number_changes_with_the_engines_alone() -> None:
+    store = SqliteStore(":memory:")
+    coordinator = Coordinator(store)
+    first = await coordinator.assign(A, B)
+    assert await coordinator.assign(B, A) == first
+    assert await coordinator.assign(replace(A, group=GroupId("h")), B) == first
+    second = await coordinator.assign(A)
+    third = await coordinator.assign(replace(A, stride=8))
+    fourth = await coordinator.assign(A, B)
+    assert first < second < third < fourth
+    assert await store.revision() == fourth
+    await store.close()
+
+
+async def test_a_coarser_stride_is_a_change() -> None:
+    store = SqliteStore(":memory:")
+    coordinator = Coordinator(store)
+    first = await coordinator.assign(A)
+    coordinator.cluster.coarsen(GroupId("g"), 2)
+    assert coordinator.numbering.is_due
+    assert await coordinator.numbering.follow()
+    assert coordinator.numbering.number > first
+    assert not await coordinator.numbering.follow()
+    await store.close()
+
+
+async def test_numbers_survive_a_restart(tmp_path: Path) -> None:
+    path = str(tmp_path / "store")
+    store = SqliteStore(path)
+    await cluster_secret(store)
+    before = await Coordinator(store).assign(A, B)
+    await store.close()
+    store = SqliteStore(path)
+    assert await Coordinator(store).assign(A, B) == before
+    assert await Coordinator(store).assign(A) > before
+    await store.close()
+
+
+async def test_coordinators_that_share_a_store_never_go_back(tmp_path: Path) -> None:
+    stores = [SqliteStore(str(tmp_path / "store")) for _ in range(3)]
+    coordinators = [Coordinator(store) for store in stores]
+    engines = [engine(str(number)) for number in range(8)]
+    told: list[list[int]] = [[] for _ in coordinators]
+
+    async def follow(which: int) -> None:
+        for end in range(1, 9):
+            told[which].append(await coordinators[which].assign(*engines[which:end]))
+
+    await asyncio.gather(*(follow(which) for which in range(3)))
+    assert all(numbers == sorted(numbers) for numbers in told)
+    assert await coordinators[0].assign(A) > max(max(numbers) for numbers in told)
+    for store in stores:
+        await store.close()
+
+
+async def test_while_the_store_is_away_the_last_number_serves(tmp_path: Path) -> None:
+    folder = tmp_path / "not there"
+    store = SqliteStore(str(folder / "store"))
+    coordinator = Coordinator(store)
+    coordinator.cluster.assign([A])
+    assert await coordinator.numbering.follow()  # agents have to hear of the engines
+    assert coordinator.numbering.number == 0
+    assert coordinator.numbering.away == "SQLite: unable to open database file"
+    assert coordinator.numbering.is_due
+    assert not await coordinator.numbering.follow()
+    folder.mkdir()
+    assert await coordinator.numbering.follow()
+    assert (coordinator.numbering.number, coordinator.numbering.away) == (1, "")
+    await store.close()
+
+
+async def test_a_store_says_why_it_is_away(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "no" / "store"))
+    try:
+        await store.get("k")
+    except StoreUnavailable as error:
+        assert str(error) == "SQLite: unable to open database file"
+    else:
+        raise AssertionError("there is no such folder")
+    await store.close()
