@@ -21,7 +21,7 @@ from cli.stack import Stack, running
 FIRST_LOOK_S = 10.0
 """How long to wait for the engines before saying what is there."""
 
-ENGINE_KEYS = ("kv", "replay", "tokenizer", "rank", "topic")
+ENGINE_KEYS = ("kv", "replay", "tokenizer", "rank", "topic", "api_key_file")
 
 DESCRIPTION = """\
 Run a coordinator, its gateway and an agent for engines on this machine, until
@@ -30,7 +30,8 @@ Ctrl-C. An engine is http://HOST:PORT, with options behind commas:
   replay=tcp://HOST:PORT  its replay socket (else asked of it, else port 5558)
   tokenizer=DIR           has tokenizer.json (else its /tokenize is asked)
   rank=N                  only this data-parallel rank
-  topic=TEXT              only events under this topic prefix"""
+  topic=TEXT              only events under this topic prefix
+  api_key_file=FILE       the key that it was started with (--api-key)"""
 
 
 class BadEngine(ValueError):

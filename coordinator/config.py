@@ -45,6 +45,9 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Use this data-parallel rank alone. `null`: every rank that the server names."""
     topic: str | None = None
     """Subscription prefix of its KV events. `null`: everything."""
+    api_key_file: Name | None = None
+    """File with the key that the server wants (`--api-key`), read again when it changes. `null`: it
+    wants none."""
 
     def problems(self) -> Iterator[Problem]:
         """Yield what is wrong with the fields together."""

@@ -18,7 +18,9 @@ import msgspec
 
 from coordinator.cluster import Cluster, Engine, ServedModel
 from coordinator.config import EngineSpec
+from coordinator.credentials import Credentials
 from coordinator.publisher import Listener, listener_at
+from coordinator.refusal import KEY_REFUSED
 from lineside import logs
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 
@@ -93,6 +95,7 @@ class Discovery:
         specs: Sequence[EngineSpec],
         cluster: Cluster,
         session: aiohttp.ClientSession,
+        credentials: Credentials,
         *,
         node: NodeId,
         stride: int,
@@ -106,6 +109,7 @@ class Discovery:
         """
         self._cluster = cluster
         self._session = session
+        self._credentials = credentials
         self._node = node
         self._stride = stride
         self._probe_s = probe_s
@@ -211,8 +215,12 @@ class Discovery:
 
     async def _look(self, spec: EngineSpec) -> Found | Away | None:
         base = spec.url.rstrip("/")
+        if no_key := self._credentials.read(spec.url):
+            return Away(no_key)
         try:
             async with self._session.get(f"{base}/v1/models", timeout=_TIMEOUT) as answer:
+                if answer.status in KEY_REFUSED:
+                    return Away(_KEY_REFUSED if spec.api_key_file else _KEY_WANTED)
                 if answer.status != 200:
                     return Away(f"GET /v1/models answers {answer.status}")
                 cards = read_models(await answer.read())
@@ -240,6 +248,8 @@ class Discovery:
                 return None
 
 
+_KEY_WANTED = "it wants a key: name its `api_key_file`"
+_KEY_REFUSED = "it does not accept the key in `api_key_file`"
 _TIMEOUT = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S, sock_connect=2.0)
 
 

@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 
 from coordinator.attempts import Attempt, Repeat
 from coordinator.config import Timeouts
+from coordinator.credentials import Credentials
 from coordinator.refusal import Refusal, UpstreamBroken, UpstreamUnreachable
 from coordinator.service import Routed, Service
 from lineside.ids import EngineId
@@ -118,12 +119,13 @@ class Dispatcher:
             return Attempt(engine.id, Repeat.UNCERTAIN, "the connection broke")
 
 
-def session() -> aiohttp.ClientSession:
+def session(credentials: Credentials) -> aiohttp.ClientSession:
     """Return a session for engines. Unbounded: leases, not sockets, say how much is sent."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             limit=0, keepalive_timeout=KEEP_ALIVE_S, enable_cleanup_closed=False
         ),
+        middlewares=credentials.middlewares(),
         auto_decompress=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("user-agent",),

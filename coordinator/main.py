@@ -23,6 +23,7 @@ from coordinator.breaker import Breakers
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster, Engine
 from coordinator.config import Config
+from coordinator.credentials import Credentials
 from coordinator.discovery import Discovery
 from coordinator.door_http import Door
 from coordinator.inflight import InFlight
@@ -114,11 +115,14 @@ async def run(config: Config, stop: asyncio.Event, announce: Callable[[Listening
 
 async def _build(config: Config, stack: AsyncExitStack) -> Parts:
     clock, cluster, caches, lag, registry = SystemClock(), Cluster(), Caches(), Lag(), _registry()
+    credentials = Credentials.of(config.engines)
     store = SqliteStore(config.store_path)
     stack.push_async_callback(store.close)
     secret = await cluster_secret(store)
-    to_engines = await stack.enter_async_context(dispatch.session())
-    probes = await stack.enter_async_context(aiohttp.ClientSession())
+    to_engines = await stack.enter_async_context(dispatch.session(credentials))
+    probes = await stack.enter_async_context(
+        aiohttp.ClientSession(middlewares=credentials.middlewares())
+    )
     tokens = Tokens(clock, probes)
     stack.callback(tokens.close)
     breakers = Breakers(cluster, config.stalled_s)
@@ -127,6 +131,7 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
         config.engines,
         cluster,
         probes,
+        credentials,
         node=config.node_id,
         stride=config.stride,
         probe_s=config.probe_s,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 MODEL = "tiny-qwen3"
 ROOT = "/models/tiny-qwen3"
@@ -31,10 +32,12 @@ class FakeEngine:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
     ready: bool = True
+    key: str | None = None
+    """What it was started with as `--api-key`."""
     _runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0) -> None:
-        app = web.Application()
+        app = web.Application(middlewares=[self._authenticated])
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/version", self._version)
         app.router.add_get("/kv_event_sources", self._sources)
@@ -48,6 +51,17 @@ class FakeEngine:
         site = web.TCPSite(self._runner, "127.0.0.1", port)
         await site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    @property
+    def _authenticated(self) -> Middleware:
+        @web.middleware
+        async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+            given = request.headers.get("authorization")
+            if request.path != "/version" and self.key and given != f"Bearer {self.key}":
+                return web.json_response({"error": "Unauthorized"}, status=401)
+            return await handler(request)
+
+        return checked
 
     @property
     def endpoint(self) -> str:

@@ -12,6 +12,7 @@ import zmq.asyncio
 
 from coordinator.cluster import Cluster, Engine
 from coordinator.config import EngineSpec
+from coordinator.credentials import Credentials
 from coordinator.discovery import Discovery
 from coordinator.publisher import Listener, listener_at
 from lineside.ids import NodeId
@@ -63,6 +64,7 @@ class Watched:
             specs,
             self.cluster,
             session,
+            Credentials({}),
             node=NodeId("n"),
             stride=4,
             probe_s=0.05,
