@@ -5,14 +5,15 @@ calls become objects, unknown keys of tools go. Every difference here would be a
 """
 
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from coordinator.canonical import is_media
 
-CUT = "\ue000lineside: media\ue000"
-"""Stands where the first media part would; what follows is not routed by."""
+CUT = f"\ue000{secrets.token_hex(16)}\ue000"
+"""Stands where the first media part would; what follows is not routed by. No client can type it."""
 
 
 class ContentFormat(Enum):

@@ -52,6 +52,8 @@ class Record:
     tokens: str = "unknown"
     tokens_reason: str = ""
     prompt_tokens: int | None = None
+    comparable: bool = True
+    """One sequence: what the engine reports as cached is what was predicted for."""
     policy: str = ""
     rule: str = ""
     stage: str = ""
@@ -69,7 +71,7 @@ class Record:
         Our own decisions in flight are left out: they would hide an index that says nothing.
         """
         candidate = self.served_by
-        if candidate is None or candidate.uncached_tokens is None:
+        if candidate is None or candidate.uncached_tokens is None or not self.comparable:
             return None
         return candidate.overlap_tokens
 
@@ -77,7 +79,7 @@ class Record:
     def speculative_tokens(self) -> int | None:
         """What the engine may report beyond that, since a request before this one computes it."""
         candidate = self.served_by
-        if candidate is None or candidate.uncached_tokens is None:
+        if candidate is None or candidate.uncached_tokens is None or not self.comparable:
             return None
         return candidate.speculative_tokens
 

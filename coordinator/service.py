@@ -296,9 +296,10 @@ class Service:
                 if lora not in chains:
                     seed = hashing.seed(self.secret, lora, request.cache_salt)
                     chains[lora] = hashing.chain(seed, tokenized.packed or b"")
-                indexed |= self.overlaps.overlap(group, chains[lora], limit)
                 keys[group] = hashing.strided(chains[lora], STRIDE)
-                claimed |= self.overlay.units(group, keys[group])
+                if not request.skips_cache:
+                    indexed |= self.overlaps.overlap(group, chains[lora], limit)
+                    claimed |= self.overlay.units(group, keys[group])
         return Held(indexed, claimed), keys
 
     def _account(
@@ -351,6 +352,7 @@ class Service:
     def _record(self, request: Canonical, tenant: TenantId, request_id: str) -> Record:
         record = self._new_record(tenant, request_id)
         record.api, record.model, record.stream = request.api.value, request.model, request.stream
+        record.comparable = request.is_single
         return record
 
     def _new_record(self, tenant: TenantId, request_id: str) -> Record:

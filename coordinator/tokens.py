@@ -348,5 +348,11 @@ def _finished(canonical: Canonical, state: TokenState, reason: Reason, packed: b
 
 
 def _is_truncated(limit: Any, count: int) -> bool:
-    """Whether the engine cuts the prompt; a negative limit means its context's length."""
-    return isinstance(limit, int) and 0 <= limit < count
+    """Whether the engine cuts the prompt; a negative limit means its context's length.
+
+    Engines also take `50.0` and `"50"`; what is no number at all they refuse.
+    """
+    try:
+        return limit is not None and 0 <= float(limit) < count
+    except (TypeError, ValueError):
+        return False

@@ -13,6 +13,7 @@ from coordinator.canonical import (
     MAX_CONTAINERS,
     MAX_DEPTH,
     MAX_MODEL_CHARS,
+    MAX_VALUES,
     Api,
     BadRequest,
     Canonical,
@@ -365,12 +366,49 @@ def test_a_body_of_countless_empty_lists_is_refused_before_it_is_read() -> None:
     body = b'{"model": "m", "messages": [' + b"[]," * MAX_CONTAINERS + b"[]]}"
     refused = parse(Api.OPENAI_CHAT, {}, body)
     assert isinstance(refused, BadRequest)
-    assert refused.message == f"the body must hold at most {MAX_CONTAINERS} objects and lists"
+    assert "at most 50000 objects and lists" in refused.message
+
+
+def test_a_prompt_of_countless_token_ids_is_refused_before_it_is_read() -> None:
+    body = b'{"model": "m", "prompt": [' + b"1," * (MAX_VALUES + 1) + b"1]}"
+    refused = parse(Api.OPENAI_COMPLETIONS, {}, body)
+    assert isinstance(refused, BadRequest)
+    assert "2000000 values" in refused.message
 
 
 def test_brackets_in_a_text_are_no_lists() -> None:
     code = 'if (x[0]) { y = "{\\"; }\n' * MAX_CONTAINERS
     assert isinstance(chat(messages=[{"role": "user", "content": code}]), Canonical)
+
+
+@pytest.mark.parametrize(
+    ("api", "fields", "skips"),
+    [
+        pytest.param(Api.OPENAI_CHAT, {}, False, id="a chat"),
+        pytest.param(Api.OPENAI_CHAT, {"prompt_logprobs": 0}, True, id="prompt_logprobs"),
+        pytest.param(Api.OPENAI_CHAT, {"echo": True, "top_logprobs": 2}, True, id="echo in a chat"),
+        pytest.param(Api.OPENAI_COMPLETIONS, {"echo": True, "logprobs": 1}, True, id="echo"),
+        pytest.param(Api.OPENAI_COMPLETIONS, {"echo": True}, False, id="echo of text alone"),
+        pytest.param(Api.OPENAI_COMPLETIONS, {"logprobs": 1}, False, id="logprobs of the answer"),
+    ],
+)
+def test_log_probabilities_of_the_prompt_make_engines_skip_their_cache(
+    api: Api, fields: dict[str, Any], skips: bool
+) -> None:
+    chat_body = {"messages": [{"role": "user", "content": "x"}]}
+    body = {"model": "m", **(chat_body if api is Api.OPENAI_CHAT else {"prompt": "x"}), **fields}
+    canonical = parse(api, {}, json.dumps(body).encode())
+    assert isinstance(canonical, Canonical)
+    assert canonical.skips_cache == skips
+
+
+def test_several_sequences_are_not_single() -> None:
+    assert chat().is_single
+    assert not chat(n=2).is_single
+    several = json.dumps({"model": "m", "prompt": ["a", "b"]}).encode()
+    canonical = parse(Api.OPENAI_COMPLETIONS, {}, several)
+    assert isinstance(canonical, Canonical)
+    assert not canonical.is_single
 
 
 def test_an_endless_model_name_is_refused_and_kept_nowhere() -> None:

@@ -234,6 +234,22 @@ async def test_a_fallback_takes_its_claim_along() -> None:
     assert b.service.overlay.claims == 0
 
 
+async def test_a_prompt_whose_log_probabilities_are_asked_for_is_not_looked_up() -> None:
+    """Engines then compute all of it anew, whatever they hold."""
+    b = bench(engine("a"))
+    await b.routed(prompt_logprobs=1)
+    assert b.held.asked == []
+    assert (await b.routed()).record.predicted_cached_tokens == 0
+    assert len(b.held.asked) == 1
+
+
+async def test_what_is_reported_of_several_sequences_is_compared_with_nothing() -> None:
+    b = bench(engine("a"))
+    outcome = (await b.routed(n=2)).record.to_json()["outcome"]
+    assert outcome["predicted_cached_tokens"] is None
+    assert outcome["speculative_tokens"] is None
+
+
 async def test_a_finished_request_is_settled_once_and_paired() -> None:
     b = bench(engine("a"))
     routed = await b.routed(stream=True)
@@ -257,6 +273,7 @@ async def test_a_finished_request_is_settled_once_and_paired() -> None:
         "speculative_tokens": 0,
         "prompt_tokens": 64,
         "completion_tokens": 7,
+        "partial": False,
         "duration_s": pytest.approx(0.5),
     }
     assert "refusal" not in shown
