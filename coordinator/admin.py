@@ -6,6 +6,7 @@ a thread of its own: `/healthz` is answered there, all else on the main loop.
 
 import asyncio
 import hmac
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from typing import Any
@@ -142,7 +143,8 @@ class Admin:
                 if not _is_loopback(request.remote):
                     return _error(403, "set `admin_token` to allow other machines")
             elif not hmac.compare_digest(
-                request.headers.get("authorization", "").encode(), f"Bearer {token}".encode()
+                request.headers.get("authorization", "").encode(errors="surrogateescape"),
+                f"Bearer {token}".encode(),
             ):
                 return _error(401, "send the admin token: `Authorization: Bearer TOKEN`")
             return await handler(request)
@@ -177,12 +179,14 @@ class Admin:
 
     async def _decisions(self, request: web.Request) -> web.StreamResponse:
         refused = _FLAGS.get(request.query.get("refused", ""))
-        limit = request.query.get("limit", "")
+        limit = request.query.get("limit", str(DECISIONS_SHOWN))
+        if not re.fullmatch(r"[1-9][0-9]{0,8}", limit):
+            return _error(400, "`limit` must be a number from 1 to 999999999")
         found = self._service.records.latest(
             tenant=request.query.get("tenant"),
             model=request.query.get("model"),
             refused=refused,
-            limit=int(limit) if limit.isdigit() else DECISIONS_SHOWN,
+            limit=int(limit),
         )
         return _json([record.to_json() for record in found])
 
