@@ -1,6 +1,6 @@
 """What every engine holds in its cache: feeds and indexes by engine group.
 
-Written by the ingest task alone; `overlap` and `stats` only read. Pure. It never compares keys of
+Written by the ingest task alone; the read path asks for overlaps. Pure. It never compares keys of
 engines in different groups: a block key does not name the model.
 """
 
@@ -44,12 +44,26 @@ def _kind(of: SnapshotChunk | Holding) -> _Kind:
     return _Kind(of.stride, of.hit_points)
 
 
+class GroupSize(NamedTuple):
+    """What one group takes. `strides`: of the strided keys that are there, old ones included."""
+
+    keys: int
+    bytes: int
+    strides: frozenset[int]
+
+
 class Caches:
     """The caches of all engines that discovery knows."""
 
     def __init__(self) -> None:
         self.unknown = 0
         """Messages about engines that are not known (any more)."""
+        self.checks = 0
+        """Look-ups that were looked at again, key by key."""
+        self.unclosed = 0
+        """Engines, over all checks, that held a key of a prompt and lacked one before it."""
+        self._looked_up: tuple[GroupId, Sequence[BlockKey]] | None = None
+        self._turn = 0
         self._groups: dict[GroupId, _Group] = {}
         self._members: dict[EngineId, tuple[GroupId, Feed]] = {}
 
@@ -64,6 +78,7 @@ class Caches:
         overlaps: dict[EngineId, Overlap] = {}
         if (found := self._groups.get(group)) is None:
             return overlaps
+        self._looked_up = group, unit_keys
         for kind, index in found.indexes.items():
             stride, hit_points = kind
             if hit_points:
@@ -94,7 +109,7 @@ class Caches:
         """Drop groups that nobody is in, once sweeping has emptied them bit by bit."""
         used = {group for group, _ in self._members.values()}
         for name, group in list(self._groups.items()):
-            if name not in used and not any(index.entries for index in group.indexes.values()):
+            if name not in used and all(index.is_idle for index in group.indexes.values()):
                 del self._groups[name]
 
     def forget(self, engine: EngineId) -> None:
@@ -132,20 +147,46 @@ class Caches:
         self._note_visible(group, before, feed.visible)
         return reason
 
+    def check(self) -> list[EngineId]:
+        """Look at the last look-up's prompt again, key by key; return engines with a hole in it.
+
+        Holdings are closed under prefix by construction; `depths` jumps on the strength of it.
+        """
+        if self._looked_up is None:
+            return []
+        (group, unit_keys), self._looked_up = self._looked_up, None
+        wrong: list[EngineId] = []
+        if found := self._groups.get(group):
+            self.checks += 1
+            for kind, index in found.indexes.items():
+                if not kind.hit_points:
+                    holders = found.holders[kind]
+                    wrong += [holders[s].engine for s in index.unclosed(unit_keys, kind.stride)]
+        self.unclosed += len(wrong)
+        return wrong
+
     def expire(self, now: float) -> None:
-        """Free what belongs to streams lost longer ago than their lease."""
+        """Free what belongs to streams lost longer ago than their lease; drop what is empty."""
         for group, feed in self._members.values():
             before = feed.visible
             feed.expire(now)
             self._note_visible(group, before, feed.visible)
+        for found in self._groups.values():
+            for kind in [kind for kind, index in found.indexes.items() if index.is_idle]:
+                del found.indexes[kind], found.holders[kind]
+        self._drop_empty_groups()
 
     def sweep_step(self) -> bool:
-        """Sweep one shard of one index; return False if nothing was left to sweep."""
-        return any(
-            index.sweep_step()
-            for group in self._groups.values()
-            for index in group.indexes.values()
-        )
+        """Sweep one shard of one index, each in its turn; return False if nothing was left."""
+        indexes = self._indexes()
+        for turn in range(self._turn, self._turn + len(indexes)):
+            if indexes[turn % len(indexes)].sweep_step():
+                self._turn = turn % len(indexes) + 1
+                return True
+        return False
+
+    def _indexes(self) -> list[GroupIndex]:
+        return [index for group in self._groups.values() for index in group.indexes.values()]
 
     def _note_visible(self, group: GroupId, before: Holding | None, after: Holding | None) -> None:
         if before is after:
@@ -159,8 +200,23 @@ class Caches:
 
     def size(self) -> tuple[int, int]:
         """Return the keys and the estimated bytes of all indexes."""
-        indexes = [i for group in self._groups.values() for i in group.indexes.values()]
-        return sum(i.entries for i in indexes), sum(i.bytes_estimate for i in indexes)
+        sizes = self.sizes().values()
+        return sum(size.keys for size in sizes), sum(size.bytes for size in sizes)
+
+    def sizes(self) -> dict[GroupId, GroupSize]:
+        """Return what each group takes."""
+        return {
+            name: GroupSize(
+                keys=sum(index.entries for index in group.indexes.values()),
+                bytes=sum(index.bytes_estimate for index in group.indexes.values()),
+                strides=frozenset(
+                    kind.stride
+                    for kind, index in group.indexes.items()
+                    if not kind.hit_points and index.entries
+                ),
+            )
+            for name, group in self._groups.items()
+        }
 
     def stats(self) -> dict[str, object]:
         """Return counts and states, for people."""
@@ -184,6 +240,8 @@ class Caches:
                 for engine, (group, feed) in self._members.items()
             },
             "unknown_engine": self.unknown,
+            "checks": self.checks,
+            "unclosed": self.unclosed,
         }
 
 

@@ -287,6 +287,8 @@ class Cluster:
     def coarsen(self, group: GroupId, factor: int) -> None:
         """Ask a group's agents for one in so many of the keys that discovery asked for."""
         self._factors[group] = factor
+        if factor == 1:
+            del self._factors[group]
         self.assign(self._found)
 
     def _coarser(self, engine: Engine) -> Engine:

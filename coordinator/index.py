@@ -183,6 +183,19 @@ class GroupIndex:
             depths[slot] = len(keys)
         return depths
 
+    def unclosed(self, keys: Sequence[BlockKey], step: int = 1) -> tuple[Slot, ...]:
+        """Return the visible slots that hold a key of a prompt and lack one before it.
+
+        There are none where holdings are closed under prefix, which `depths` takes for granted.
+        """
+        shards, top, rest = self._shards, _TOP, _REST
+        unbroken, wrong = self._visible, 0
+        for key in keys[step - 1 :: step]:
+            found = shards[key >> top].get(key & rest, 0) & self._visible
+            wrong |= found & ~unbroken
+            unbroken &= found
+        return _slots(wrong)
+
     def deepest(self, keys: Sequence[BlockKey], step: int = 1) -> dict[Slot, int]:
         """Return, per visible slot, the depth of the last key that it holds; omit zeros.
 
@@ -223,6 +236,11 @@ class GroupIndex:
             self._masks_limit = 2 * len(self._masks) + MASK_SLACK
             self._sweep = None
         return True
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no slot is in use and nothing is left of any: the index can be dropped."""
+        return not (self._open or self._freed or self._sweep)
 
     @property
     def entries(self) -> int:

@@ -173,3 +173,49 @@ def test_a_changed_stride_is_followed() -> None:
     feed(caches, A, dict.fromkeys([1, 2, 3], GPU), stride=1)
     feed(caches, A, dict.fromkeys([2, 4], GPU), stride=2)
     assert caches.overlap(G, PROMPT) == {A: (4, 4, 4)}
+
+
+def test_a_stride_that_nobody_uses_any_more_is_dropped() -> None:
+    caches = two_in_a_group()
+    feed(caches, A, dict.fromkeys([1, 2, 3], GPU), stride=1)
+    feed(caches, A, dict.fromkeys([2, 4], GPU), stride=2)
+    assert caches.sizes()[G].strides == {1, 2}
+    caches.expire(now=0.0)
+    assert caches.sizes()[G].strides == {1, 2}  # still being swept
+    while caches.sweep_step():
+        pass
+    caches.expire(now=0.0)
+    assert caches.sizes()[G].strides == {2}
+    assert caches.overlap(G, PROMPT) == {A: (4, 4, 4)}
+    caches.assign({})
+    while caches.sweep_step():
+        pass
+    caches.expire(now=0.0)
+    assert caches.sizes() == {}
+
+
+def test_every_index_is_swept_in_its_turn() -> None:
+    caches = Caches()
+    caches.assign({A: G, B: H})
+    for _ in range(2):
+        feed(caches, A, {1: GPU})
+        feed(caches, B, {1: GPU})
+    steps = 0
+    while caches.sweep_step():
+        steps += 1
+        left = [index._sweep.shard if index._sweep else 0 for index in caches._indexes()]
+        assert max(left) - min(left) <= 1 or steps >= 2 * 255
+    assert steps == 2 * 256
+
+
+def test_the_last_prompt_is_looked_at_again() -> None:
+    caches = two_in_a_group()
+    feed(caches, A, dict.fromkeys([2, 4], GPU), stride=2)
+    feed(caches, B, dict.fromkeys([2, 6], GPU), stride=2)  # no correct agent says this
+    assert (caches.check(), caches.checks) == ([], 0)
+    caches.overlap(G, PROMPT)
+    assert (caches.check(), caches.checks, caches.unclosed) == ([B], 1, 1)
+    caches.overlap(G, PROMPT[:4])
+    assert (caches.check(), caches.checks, caches.unclosed) == ([], 2, 1)
+    assert (caches.check(), caches.checks) == ([], 2)
+    assert (caches.stats()["checks"], caches.stats()["unclosed"]) == (2, 1)

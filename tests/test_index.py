@@ -327,3 +327,30 @@ def test_the_deepest_key_is_looked_for_within_bounds() -> None:
     keys = chain(DEEPEST_PROBES + 2)
     index = holding(keys[:1], keys[:2], keys[:3])
     assert index.deepest(keys) == {Slot(2): 3}
+
+
+# --- what `depths` takes for granted --------------------------------------------------------------
+
+
+def test_holes_are_found_at_any_depth_and_any_step() -> None:
+    keys = chain(12)
+    index = holding(keys[:7], keys[:3] + keys[5:], keys[1:], [], keys)
+    assert index.unclosed(keys) == (Slot(1), Slot(2))
+    assert index.unclosed(keys, 2) == (Slot(1),)  # the first one's hole is between two steps
+    assert index.unclosed(keys[:3]) == (Slot(2),)
+    assert index.unclosed([]) == ()
+    index.hide(Slot(1))
+    assert index.unclosed(keys) == (Slot(2),)
+
+
+def test_an_index_is_idle_when_nothing_is_left_of_any_slot() -> None:
+    index = GroupIndex(stride=4)
+    assert index.is_idle
+    slot = index.open_slot()
+    assert not index.is_idle
+    index.add(slot, SHORT)
+    index.free(slot)
+    index.sweep_step()
+    assert not index.is_idle
+    sweep(index)
+    assert (index.is_idle, index.entries) == (True, 0)
