@@ -21,6 +21,7 @@ from coordinator.cluster import EngineView
 from coordinator.config import Config
 from coordinator.inflight import Queue
 from coordinator.listeners import handed_over
+from coordinator.readiness import Readiness
 from coordinator.refusal import to_reply
 from coordinator.route import ASLEEP
 from coordinator.service import Service
@@ -46,43 +47,6 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     path: str
     body: Any
     headers: dict[str, str] = {}
-
-
-class Readiness:
-    """Whether to send requests here. Lost agents degrade; they do not take a warm one out."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._was_linked = False
-
-    def reasons(self) -> list[str]:
-        """Return why not, one sentence each; empty: ready."""
-        views = self._views()
-        reasons = ["shutting down"] if self._service.draining else []
-        if not any(view.engine.models and not view.away for view in views):
-            reasons.append("no engine can be reached")
-        if not self._was_linked and self._unlinked(views):
-            reasons.append("engines publish KV events and no agent has connected yet")
-        return reasons
-
-    def degraded(self) -> list[str]:
-        """Return what is served around, one sentence each."""
-        views = self._views()
-        away = [view.engine.id for view in views if view.away]
-        reasons = [f"engine {engine} is away" for engine in away]
-        reasons += [f"engine {view.engine.id}: {view.failing}" for view in views if view.failing]
-        if self._was_linked and self._unlinked(views):
-            reasons.append("engines publish KV events and no agent is connected")
-        return reasons
-
-    def _unlinked(self, views: tuple[EngineView, ...]) -> bool:
-        publishing = [view for view in views if view.engine.events]
-        linked = any(view.linked for view in publishing)
-        self._was_linked = self._was_linked or linked
-        return bool(publishing) and not linked
-
-    def _views(self) -> tuple[EngineView, ...]:
-        return self._service.cluster.snapshot(self._service.clock.monotonic()).engines
 
 
 class Admin:
@@ -160,7 +124,8 @@ class Admin:
 
     async def _readyz(self, request: web.Request) -> web.StreamResponse:
         reasons = self._readiness.reasons()
-        state = {"ready": not reasons, "reasons": reasons, "degraded": self._readiness.degraded()}
+        degraded = [reason.text for reason in self._readiness.degraded()]
+        state = {"ready": not reasons, "reasons": reasons, "degraded": degraded}
         self._last_ready = 503 if reasons else 200, msgspec.json.encode(state)
         return _json(state, self._last_ready[0])
 

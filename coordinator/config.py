@@ -45,6 +45,8 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Use this data-parallel rank alone. `null`: every rank that the server names."""
     topic: str | None = None
     """Subscription prefix of its KV events. `null`: everything."""
+    node: Name | None = None
+    """Name of the node whose agent reads it. `null`: the coordinator's `node`."""
     api_key_file: Name | None = None
     """File with the key that the server wants (`--api-key`), read again when it changes. `null`: it
     wants none."""
@@ -96,7 +98,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     name: Name = "coordinator"
     """What agents' logs call this process."""
     node: Name = "local"
-    """Name of the node whose agent reads these engines."""
+    """Name of the node whose agent reads the engines that name none."""
     http: Listen = "127.0.0.1:8080"
     """Listen address of the gateway; port 0: any free one."""
     grpc: Listen = "127.0.0.1:9002"
@@ -118,6 +120,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """One engine step, the least that a first token takes."""
     stride: Annotated[int, Meta(ge=1, le=1024)] = 4
     """Every stride-th key of 16 tokens is reported by agents."""
+    index_bytes: Annotated[int, Meta(ge=2**20, le=2**40)] = 2**30
+    """Cap of the index. Near it the model with the most keys is reported by every second key, then
+    by every fourth, and so on: overlaps get coarser, nothing is forgotten."""
     body_limit_bytes: Annotated[int, Meta(ge=1, le=2**30)] = 16 * 2**20
     """Largest request body; a larger one is refused before it is parsed."""
     stalled_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0

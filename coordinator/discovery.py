@@ -29,6 +29,9 @@ log = logs.get("coordinator.discovery")
 PROBE_TIMEOUT_S = 5.0
 """A server that takes longer is busy, which is not away."""
 
+NOT_ASKED = "not asked yet"
+"""Why a server is away that this process has not looked at so far."""
+
 DEFAULT_KV_PORT = 5557
 DEFAULT_REPLAY_PORT = 5558
 
@@ -119,7 +122,7 @@ class Discovery:
         self._engines: dict[EngineSpec, tuple[Engine, ...]] = {
             spec: (_unseen(spec, node),) for spec in specs
         }
-        self._away: dict[EngineSpec, str] = dict.fromkeys(specs, "not asked yet")
+        self._away: dict[EngineSpec, str] = dict.fromkeys(specs, NOT_ASKED)
         self._wake = {spec: asyncio.Event() for spec in specs}
         self._listeners: dict[str, Listener] = {}
         self._guessed: set[EngineSpec] = set()
@@ -327,7 +330,7 @@ def _unseen(spec: EngineSpec, node: NodeId) -> Engine:
         endpoint=endpoint,
         group=GroupId(""),
         models=(),
-        node=node,
+        node=NodeId(spec.node) if spec.node else node,
         rank=spec.rank,
     )
 

@@ -278,6 +278,8 @@ class AgentsServicer(rpc.AgentsServicer):
             if now >= expire_at:
                 expire_at = now + EXPIRE_S
                 self._caches.expire(now)
+                if unclosed := self._caches.check():
+                    log.warning("holes in holdings", engines=unclosed)
                 self._forget_nodes()
 
     async def _keep_number(self) -> None:

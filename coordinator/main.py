@@ -9,18 +9,20 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 import aiohttp
 import uvloop
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from coordinator import dispatch, ingest
-from coordinator.admin import Admin, Readiness
+from coordinator.admin import Admin
 from coordinator.breaker import Breakers
 from coordinator.caches import Caches
+from coordinator.cap import IndexCap
 from coordinator.cluster import Cluster, Engine
 from coordinator.config import Config
 from coordinator.credentials import Credentials
@@ -34,6 +36,7 @@ from coordinator.metrics import Gauges, Metrics
 from coordinator.numbering import Numbering
 from coordinator.overlay import Overlay
 from coordinator.predict import FixedRate
+from coordinator.readiness import Readiness
 from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.store import SqliteStore, cluster_secret
@@ -78,6 +81,7 @@ class Parts:
     config: Config
     service: WatchedService
     breakers: Breakers
+    cap: IndexCap
     discovery: Discovery
     agents: AgentsServicer
     admin: Admin
@@ -135,7 +139,7 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
         node=config.node_id,
         stride=config.stride,
         probe_s=config.probe_s,
-        changed=_followers(caches, tokens),
+        changed=_followers(caches, tokens, service.recent),
         appeared=_greeter(breakers, tokens),
         looked=lambda engine: breakers.heard(engine, clock.monotonic()),
     )
@@ -143,18 +147,19 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
     agents = AgentsServicer(
         cluster, caches, secret, clock, config.name, config.agent_token, numbering
     )
-    readiness = Readiness(service)
+    cap = IndexCap(config.index_bytes, cluster, caches)
+    readiness = Readiness(service, cap, numbering)
+    index = partial(_index_shown, caches, cap, service.overlay)
     dispatcher = dispatch.Dispatcher(service, to_engines, config.timeouts, discovery.suspect)
-    registry.register(
-        Gauges(service, readiness.reasons, caches.size, agents.counters, lambda: lag.seconds)
-    )
+    registry.register(Gauges(service, readiness, caches, cap, agents.counters, lambda: lag.seconds))
     return Parts(
         config=config,
         service=service,
         breakers=breakers,
+        cap=cap,
         discovery=discovery,
         agents=agents,
-        admin=Admin(service, readiness, config, registry, caches.stats, lambda: lag.silence_s),
+        admin=Admin(service, readiness, config, registry, index, lambda: lag.silence_s),
         door=Door(service, dispatcher, config.timeouts, config.body_limit_bytes),
         lag=lag,
     )
@@ -206,7 +211,14 @@ def _greeter(breakers: Breakers, tokens: Tokens) -> Callable[[Engine], Awaitable
     return greet
 
 
-def _followers(caches: Caches, tokens: Tokens) -> Callable[[Sequence[Engine]], None]:
+def _index_shown(caches: Caches, cap: IndexCap, overlay: Overlay) -> Mapping[str, object]:
+    """Return what `/debug/index` shows."""
+    return {**caches.stats(), "cap": cap.shown(), "overlay": overlay.shown()}
+
+
+def _followers(
+    caches: Caches, tokens: Tokens, recent: RecentWork
+) -> Callable[[Sequence[Engine]], None]:
     """Return what hears of every new set of engines."""
     known: set[EngineId] = set()
 
@@ -217,6 +229,7 @@ def _followers(caches: Caches, tokens: Tokens) -> Callable[[Sequence[Engine]], N
         known.clear()
         known.update(groups)
         caches.assign(groups)
+        recent.keep(groups)
 
     return follow
 
@@ -227,6 +240,8 @@ async def _chores(parts: Parts) -> None:
         if late := parts.service.expire():
             log.warning("leases expired", count=late)
         _look_at_engines(parts)
+        if change := parts.cap.look(parts.service.clock.monotonic()):
+            log.warning("stride changed", group=change.group, factor=change.factor)
 
 
 def _look_at_engines(parts: Parts) -> None:

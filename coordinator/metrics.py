@@ -4,7 +4,8 @@ Requests are counted from their records, by a service that wraps the plain one; 
 from the parts when Prometheus asks. Label values come from closed lists or from discovery.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from coordinator.caches import Caches
 from coordinator.canonical import Canonical
+from coordinator.cap import IndexCap, State
 from coordinator.cluster import EngineView
 from coordinator.limits import Usage
+from coordinator.readiness import CODES, Readiness
 from coordinator.records import Record
 from coordinator.refusal import Refusal
 from coordinator.service import Refused, Routed, Service
@@ -177,15 +181,17 @@ class Gauges(Collector):
     def __init__(
         self,
         service: Service,
-        not_ready: Callable[[], list[str]],
-        index: Callable[[], tuple[int, int]],
+        readiness: Readiness,
+        caches: Caches,
+        cap: IndexCap,
         agents: Callable[[], dict[str, int]],
         loop_lag_s: Callable[[], float],
     ) -> None:
-        """`index` gives keys and bytes; `agents` gives counters of the agents' streams."""
+        """`agents` gives counters of the agents' streams."""
         self._service = service
-        self._not_ready = not_ready
-        self._index = index
+        self._readiness = readiness
+        self._caches = caches
+        self._cap = cap
         self._agents = agents
         self._loop_lag_s = loop_lag_s
 
@@ -195,20 +201,52 @@ class Gauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read everything."""
-        yield _gauge("lineside_ready", "1 when ready", float(not self._not_ready()))
-        keys, size = self._index()
-        yield _gauge("lineside_index_keys", "Block keys in the index", keys)
-        yield _gauge("lineside_index_bytes", "Estimated size of the index", size)
+        yield _gauge("lineside_ready", "1 when ready", float(not self._readiness.reasons()))
+        degraded, counts = _labelled("lineside_degraded", _DEGRADED, "reason"), self._degraded()
+        for code in CODES:
+            degraded.add_metric([code], counts[code])
+        yield degraded
         yield _gauge("lineside_loop_lag_seconds", "Event loop lag", self._loop_lag_s())
+        yield from self._of_index()
+        yield from self._of_overlay()
         yield from self._of_agents()
         yield from self._of_engines()
+
+    def _degraded(self) -> Mapping[str, int]:
+        return Tally(reason.code for reason in self._readiness.degraded())
+
+    def _of_index(self) -> Iterator[Metric]:
+        keys, size = self._caches.size()
+        yield _gauge("lineside_index_keys", "Block keys in the index", keys)
+        yield _gauge("lineside_index_bytes", "Estimated size of the index", size)
+        yield _gauge("lineside_index_limit_bytes", "What it may take", self._cap.limit_bytes)
+        state = _labelled("lineside_index_state", "1 for the state that the index is in", "state")
+        for each in State:
+            state.add_metric([each.value], float(each is self._cap.state))
+        text = "One in so many keys of 16 tokens is reported by the group's agents"
+        stride = _labelled("lineside_index_stride", text, "group")
+        for group, asked in self._service.cluster.strides().items():
+            stride.add_metric([group], asked)
+        yield from (state, stride)
+        checks, unclosed = self._caches.checks, self._caches.unclosed
+        yield _counter("lineside_index_checks", "Prompts looked up again key by key", checks)
+        text = "Engines that held a key of such a prompt and lacked one before it; above 0: a bug"
+        yield _counter("lineside_index_unclosed", text, unclosed)
+
+    def _of_overlay(self) -> Iterator[Metric]:
+        overlay = self._service.overlay
+        text = "Requests whose prompts count as cached before their engines say so"
+        yield _gauge("lineside_overlay_claims", text, overlay.claims)
+        yield _gauge("lineside_overlay_keys", "Block keys that they hold", overlay.keys)
+        text = "Requests whose prompts did not, for want of room"
+        yield _counter("lineside_overlay_refused", text, overlay.refused)
 
     def _of_agents(self) -> Iterator[Metric]:
         for name, value in self._agents().items():
             if name == "streams":
                 yield _gauge("lineside_agent_streams", "Connected agents", value)
             else:
-                yield CounterMetricFamily(f"lineside_agent_{name}", _OF_STREAMS[name], value=value)
+                yield _counter(f"lineside_agent_{name}", _OF_STREAMS[name], value)
 
     def _of_engines(self) -> Iterator[Metric]:
         now = self._service.clock.monotonic()
@@ -218,14 +256,16 @@ class Gauges(Collector):
         )
         wait = _per_engine("lineside_engine_wait_seconds", "Predicted wait of the next request")
         away = _per_engine("lineside_engine_away", "1 when the engine cannot be reached")
+        asleep = _per_engine("lineside_engine_asleep", "1 when the engine sleeps")
+        recent = _per_engine(
+            "lineside_engine_recent_work_seconds",
+            "Prefill that the engine was lately given; one far below its peers starves",
+        )
         failing = _per_engine(
             "lineside_engine_failing", "1 when the engine is left out for a while"
         )
-        state = GaugeMetricFamily(
-            "lineside_engine_cache_state",
-            "1 for the state that the engine's cache is in",
-            labels=["engine", "state"],
-        )
+        text = "1 for the state that the engine's cache is in"
+        state = _labelled("lineside_engine_cache_state", text, "engine", "state")
         age = _per_engine("lineside_engine_cache_age_seconds", "Since the agent's last word")
         for view in self._service.cluster.snapshot(now).engines:
             queue = self._service.inflight.queue(view.engine.id, now)
@@ -233,9 +273,14 @@ class Gauges(Collector):
             queued.add_metric([view.engine.id], queue.queued_tokens)
             wait.add_metric([view.engine.id], queue.wait_s)
             away.add_metric([view.engine.id], float(bool(view.away)))
+            asleep.add_metric([view.engine.id], float(view.asleep))
+            recent.add_metric([view.engine.id], self._service.recent.seconds(view.engine))
             failing.add_metric([view.engine.id], float(bool(view.failing)))
             _add_cache(view, state, age)
-        yield from (inflight, queued, wait, away, failing, state, age)
+        yield from (inflight, queued, wait, recent, away, asleep, failing, state, age)
+
+
+_DEGRADED = "How often each thing that is served around holds (see docs/operations.md)"
 
 
 _OF_STREAMS = {
@@ -256,7 +301,15 @@ def _add_cache(view: EngineView, state: GaugeMetricFamily, age: GaugeMetricFamil
 
 
 def _per_engine(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, labels=["engine"])
+    return _labelled(name, text, "engine")
+
+
+def _labelled(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=labels)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=value)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -133,6 +133,16 @@ class Overlay:
         """Claims that count now."""
         return len(self._open) + len(self._settled)
 
+    def shown(self) -> dict[str, object]:
+        """Return counts for people."""
+        return {
+            "claims": self.claims,
+            "keys": self.keys,
+            "limit_keys": self._limit,
+            "full": self.full,
+            "refused": self.refused,
+        }
+
     def _end(self, claim: Claim) -> None:
         node: _Node | None = claim.leaf
         while node is not None:
