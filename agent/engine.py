@@ -154,6 +154,11 @@ class Worker:
         _log.info("holdings emptied", engine=self.engine.id, reason=why)
         self._changed()
 
+    @property
+    def changes(self) -> int:
+        """Keys that changed since the last flush."""
+        return self._residency.changes
+
     def flush(self) -> bool:
         """Put what changed since the last flush into the log. Return whether anything did."""
         changes = self._residency.take_changes()

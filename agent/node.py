@@ -25,7 +25,14 @@ from lineside.clock import Clock
 from lineside.ids import EngineId
 
 FLUSH_S = 0.02
-"""Between the first change and the flush that closes its window."""
+"""Between the first change and the flush that closes its window, at least."""
+
+FLUSH_MAX_S = 0.1
+"""Between two flushes, unless much has changed: a message costs a coordinator as much as hundreds
+of keys, and one has hundreds of agents."""
+
+FLUSH_KEYS = 256
+"""Changes that are much."""
 
 log = logs.get("agent.node")
 
@@ -184,14 +191,22 @@ class Node:
     # --- what is read -----------------------------------------------------------------------------
 
     async def _flush(self) -> None:
-        """Close every engine's window 20 ms after something changed in any."""
+        """Close every engine's window soon after something changed in any, and report it."""
+        flushed_at = float("-inf")
         while True:
             await self._dirty.wait()
             await self._clock.sleep(FLUSH_S)
+            now = self._clock.monotonic()
+            if now - flushed_at < FLUSH_MAX_S and self._changes() < FLUSH_KEYS:
+                continue
+            flushed_at = now
             self._dirty.clear()
             for reading in self.engines.values():
                 reading.worker.flush()
             self._announce()
+
+    def _changes(self) -> int:
+        return sum(reading.worker.changes for reading in self.engines.values())
 
     async def _scrape(self, url: str) -> None:
         take = partial(self._took_page, url)
@@ -214,7 +229,7 @@ class Node:
         loads = scrape.parse(page, [r.worker.engine.rank for r in readings], version)
         for reading in readings:
             self._keep(reading, loads[reading.worker.engine.rank], asked_at)
-        self._announce()
+        self._dirty.set()
         return any(load.running or load.waiting for load in loads.values())
 
     def _keep(self, reading: Reading, load: Load, at: float) -> None:
@@ -227,7 +242,7 @@ class Node:
         if gpus.unavailable != (self._gpus.value.unavailable if self._gpus else ""):
             log.info("GPUs", unavailable=gpus.unavailable)
         self._gpus = self._observed(gpus, self._clock.monotonic())
-        self._announce()
+        self._dirty.set()
 
     def _observed(self, value: T, at: float) -> Observed[T]:
         return Observed(value, at, self._clock.unix() - (self._clock.monotonic() - at))

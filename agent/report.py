@@ -6,7 +6,7 @@ newer values later, and one snapshot instead of deltas that ran away. It reconne
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Protocol, TypeAlias
 
 import grpc
@@ -17,7 +17,7 @@ from agent.digest_log import Cursor, DigestLog
 from agent.signals import Events, Load, NodeGpus, Observed, Status
 from lineside import hashing, logs
 from lineside.clock import Clock
-from lineside.digest import PROTOCOL_MAX, PROTOCOL_MIN
+from lineside.digest import MAX_KEYS, PROTOCOL_MAX, PROTOCOL_MIN, SnapshotChunk
 from lineside.ids import EngineId, Generation, NodeId
 from lineside.v1 import agents_pb2 as pb
 from lineside.v1 import agents_pb2_grpc as rpc
@@ -170,7 +170,7 @@ class Reporter:
         """Send whatever is due at every change, and heartbeats in between."""
         while True:
             changed.clear()
-            while due := list(stream.due(self._clock.monotonic())):
+            while due := stream.due(self._clock.monotonic()):
                 for message in due:
                     await call.write(message)  # waits while the coordinator does not read
             try:
@@ -235,8 +235,9 @@ class _Stream:
         self._acked = acked
         self._positions: dict[EngineId, tuple[Generation, int]] = {}
         self._cursors: dict[EngineId, Cursor] = {}
+        self._updates = wire.Updates()
         self._states: dict[EngineId, tuple[Events, str, int]] = {}
-        self._status_at: dict[EngineId, float] = {}
+        self._beat_at = float("-inf")
         self._load_seen_at: dict[EngineId, float] = {}
         self._gpus_seen_at: float | None = None
 
@@ -261,20 +262,21 @@ class _Stream:
 
     def _keep(self, engines: set[EngineId]) -> None:
         """Forget engines that are no longer assigned."""
+        for engine in self._positions.keys() - engines:
+            self._updates.forget(engine)
         for memory in (
             self._acked,
             self._positions,
             self._cursors,
             self._states,
-            self._status_at,
             self._load_seen_at,
         ):
             for engine in [engine for engine in memory if engine not in engines]:
                 del memory[engine]
 
-    def due(self, now: float) -> Iterator[pb.AgentMessage]:
-        """Yield what is due: all signals, and one part of each engine's digest."""
-        yield from self._due_signals(now)
+    def due(self, now: float) -> list[pb.AgentMessage]:
+        """Return what is due: all signals, and about one message's worth of each digest."""
+        self._add_signals(now)
         for engine, (generation, digest_seq) in self._positions.items():
             digest_log = self._hub.log(engine)
             if digest_log is None:
@@ -282,22 +284,33 @@ class _Stream:
             cursor = self._cursors.get(engine)
             if cursor is None or cursor.log is not digest_log:
                 cursor = self._cursors[engine] = digest_log.resume(generation, digest_seq)
-            if part := cursor.next():
-                yield wire.digest(part)
+            self._add_digest(cursor)
+        return self._updates.take()
 
-    def _due_signals(self, now: float) -> Iterator[pb.AgentMessage]:
+    def _add_digest(self, cursor: Cursor) -> None:
+        keys = 0
+        while keys < MAX_KEYS and (part := cursor.next()):
+            if isinstance(part, SnapshotChunk):
+                self._updates.snapshot(part)
+                return
+            keys += len(part.added) + len(part.removed)
+            self._updates.delta(part)
+
+    def _add_signals(self, now: float) -> None:
+        is_beat = now - self._beat_at >= HEARTBEAT_S
+        if is_beat:
+            self._beat_at = now
         for engine, status in self._hub.statuses().items():
             value = status.value
             state = (value.events, value.reason, value.block_size)
-            is_due = now - self._status_at.get(engine, float("-inf")) >= HEARTBEAT_S
-            if is_due or state != self._states.get(engine):
-                self._states[engine], self._status_at[engine] = state, now
-                yield wire.status(engine, status, now)
+            if is_beat or state != self._states.get(engine):
+                self._states[engine] = state
+                self._updates.status(engine, status, now)
         for engine, load in self._hub.loads().items():
             if load.at != self._load_seen_at.get(engine):
                 self._load_seen_at[engine] = load.at
-                yield wire.load(engine, load, now)
+                self._updates.load(engine, load, now)
         gpus = self._hub.gpus()
         if gpus is not None and gpus.at != self._gpus_seen_at:
             self._gpus_seen_at = gpus.at
-            yield wire.gpus(gpus, now)
+            self._updates.gpus(gpus, now)

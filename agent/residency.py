@@ -101,6 +101,11 @@ class Residency:
         self.hit_points = False
         self._given_up = ""
 
+    @property
+    def changes(self) -> int:
+        """Keys that changed since the last take, back and forth included."""
+        return len(self._before)
+
     def take_changes(self) -> dict[BlockKey, Medium | None]:
         """Return what changed since the last take, net; `None` is gone."""
         before, self._before = self._before, {}

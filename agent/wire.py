@@ -7,11 +7,14 @@ measured is absent, never zero.
 from agent.assignment import Assigned, AssignedEngine, Scheme
 from agent.signals import Events, Load, NodeGpus, Observed, Status
 from lineside.digest import (
+    MAX_DELTAS,
+    MAX_KEYS,
+    MAX_REPORTS,
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     Delta,
+    DeltaPacker,
     SnapshotChunk,
-    encode_delta,
     encode_snapshot,
 )
 from lineside.ids import EngineId, NodeId
@@ -39,60 +42,100 @@ def hello(node: NodeId, life: str, connection: int) -> pb.AgentMessage:
     )
 
 
-def digest(message: SnapshotChunk | Delta) -> pb.AgentMessage:
-    """Return a part of a digest."""
-    if isinstance(message, Delta):
-        return pb.AgentMessage(delta=encode_delta(message))
-    return pb.AgentMessage(snapshot=encode_snapshot(message))
+class Updates:
+    """Gathers what is due on one stream into as few messages as their bounds allow."""
+
+    def __init__(self) -> None:
+        self._packer = DeltaPacker()
+        self._update = pb.Update()
+        self._keys = 0
+        self._full: list[pb.AgentMessage] = []
+
+    def status(self, engine: EngineId, seen: Observed[Status], now: float) -> None:
+        """Add an engine's status."""
+        if len(self._update.statuses) == MAX_REPORTS:
+            self._close()
+        self._update.statuses.append(_status(engine, seen, now))
+
+    def load(self, engine: EngineId, seen: Observed[Load], now: float) -> None:
+        """Add an engine's load."""
+        if len(self._update.loads) == MAX_REPORTS:
+            self._close()
+        self._update.loads.append(_load(engine, seen, now))
+
+    def gpus(self, seen: Observed[NodeGpus], now: float) -> None:
+        """Add the node's GPUs."""
+        self._update.gpu.CopyFrom(_gpus(seen, now))
+
+    def delta(self, delta: Delta) -> None:
+        """Add the next delta of an engine."""
+        keys = len(delta.added) + len(delta.removed)
+        if self._keys + keys > MAX_KEYS or len(self._update.deltas) == MAX_DELTAS:
+            self._close()
+        self._update.deltas.append(self._packer.pack(delta))
+        self._keys += keys
+
+    def snapshot(self, chunk: SnapshotChunk) -> None:
+        """Add a part of an engine's snapshot, a message of its own."""
+        self._close()  # the engine's deltas before it come first
+        self._full.append(pb.AgentMessage(snapshot=encode_snapshot(chunk)))
+
+    def take(self) -> list[pb.AgentMessage]:
+        """Return the messages with all that was added, in order."""
+        self._close()
+        messages, self._full = self._full, []
+        return messages
+
+    def forget(self, engine: EngineId) -> None:
+        """Free what is kept for an engine that is read no more."""
+        self._packer.forget(engine)
+
+    def _close(self) -> None:
+        if self._update.ByteSize():
+            self._full.append(pb.AgentMessage(update=self._update))
+        self._update, self._keys = pb.Update(), 0
 
 
-def status(engine: EngineId, seen: Observed[Status], now: float) -> pb.AgentMessage:
-    """Return an engine's status, with its age at `now`."""
+def _status(engine: EngineId, seen: Observed[Status], now: float) -> pb.EngineStatus:
     value = seen.value
-    return pb.AgentMessage(
-        engine_status=pb.EngineStatus(
-            engine=engine,
-            observed_at_ms=_ms(seen.unix),
-            age_ms=_ms(now - seen.at),
-            events=_EVENTS[value.events],
-            reason=value.reason,
-            block_size=value.block_size,
-            blocks=value.blocks,
-            batches=value.batches,
-            gaps=value.gaps,
-            unmatched_removals=value.unmatched_removals,
-            undecodable=value.undecodable,
-        )
+    return pb.EngineStatus(
+        engine=engine,
+        observed_at_ms=_ms(seen.unix),
+        age_ms=_ms(now - seen.at),
+        events=_EVENTS[value.events],
+        reason=value.reason,
+        block_size=value.block_size,
+        blocks=value.blocks,
+        batches=value.batches,
+        gaps=value.gaps,
+        unmatched_removals=value.unmatched_removals,
+        undecodable=value.undecodable,
     )
 
 
-def load(engine: EngineId, seen: Observed[Load], now: float) -> pb.AgentMessage:
-    """Return an engine's load, with its age at `now`. `None` stays off the wire."""
+def _load(engine: EngineId, seen: Observed[Load], now: float) -> pb.EngineLoad:
     value = seen.value
-    return pb.AgentMessage(
-        engine_load=pb.EngineLoad(
-            engine=engine,
-            observed_at_ms=_ms(seen.unix),
-            age_ms=_ms(now - seen.at),
-            waiting=value.waiting,
-            running=value.running,
-            kv_cache_usage=value.kv_cache_usage,
-            prompt_tokens=value.prompt_tokens,
-            generation_tokens=value.generation_tokens,
-            prefix_cache_queries=value.prefix_cache_queries,
-            prefix_cache_hits=value.prefix_cache_hits,
-            preemptions=value.preemptions,
-            block_size=value.block_size,
-            num_gpu_blocks=value.num_gpu_blocks,
-            process_start_s=value.process_start_s,
-            asleep=value.asleep,  # type: ignore[arg-type]  # the stub forgets `None` for a bool
-            missing=value.missing,
-        )
+    return pb.EngineLoad(
+        engine=engine,
+        observed_at_ms=_ms(seen.unix),
+        age_ms=_ms(now - seen.at),
+        waiting=value.waiting,
+        running=value.running,
+        kv_cache_usage=value.kv_cache_usage,
+        prompt_tokens=value.prompt_tokens,
+        generation_tokens=value.generation_tokens,
+        prefix_cache_queries=value.prefix_cache_queries,
+        prefix_cache_hits=value.prefix_cache_hits,
+        preemptions=value.preemptions,
+        block_size=value.block_size,
+        num_gpu_blocks=value.num_gpu_blocks,
+        process_start_s=value.process_start_s,
+        asleep=value.asleep,  # type: ignore[arg-type]  # the stub forgets `None` for a bool
+        missing=value.missing,
     )
 
 
-def gpus(seen: Observed[NodeGpus], now: float) -> pb.AgentMessage:
-    """Return a node's GPUs, with their age at `now`. `None` stays off the wire."""
+def _gpus(seen: Observed[NodeGpus], now: float) -> pb.NodeGpu:
     read = [
         pb.Gpu(
             uuid=gpu.uuid,
@@ -107,13 +150,11 @@ def gpus(seen: Observed[NodeGpus], now: float) -> pb.AgentMessage:
         )
         for gpu in seen.value.gpus
     ]
-    return pb.AgentMessage(
-        node_gpu=pb.NodeGpu(
-            observed_at_ms=_ms(seen.unix),
-            age_ms=_ms(now - seen.at),
-            gpus=read,
-            unavailable=seen.value.unavailable,
-        )
+    return pb.NodeGpu(
+        observed_at_ms=_ms(seen.unix),
+        age_ms=_ms(now - seen.at),
+        gpus=read,
+        unavailable=seen.value.unavailable,
     )
 
 

@@ -1,4 +1,4 @@
-"""The index, block keys and digests, beside Dynamo's on the same data in the same run.
+"""The index and block keys, beside Dynamo's on the same data in the same run.
 
     python bench/index.py [--peers] [--json FILE]
 
@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.index import SHARDS, GroupIndex, Slot
-from lineside import digest, hashing
-from lineside.ids import BlockKey, EngineId, Generation, Medium
-from lineside.v1 import agents_pb2 as pb
+from lineside import hashing
+from lineside.ids import BlockKey
 
 SEED = 20260
 ENGINES = 64
@@ -40,7 +39,6 @@ PROMPT_TOKENS = 131_072
 
 PEER = "ai-dynamo-runtime==1.6.1"
 PEER_HOME = Path(__file__).parents[1] / ".venv-peers" / "dynamo"
-GRPC_FRAME_BYTES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,6 @@ def main() -> int:
         *overlap_rows(scene, peer),
         *key_rows(scene, peer),
         *memory_rows(memory, peer),
-        *digest_rows(),
         *write_rows(),
     ]
     show(rows, with_peer=bool(peer))
@@ -252,82 +249,6 @@ def memory_rows(figures: list[tuple[int, int, int]], peer: dict[str, Any]) -> It
         theirs = peer.get("bytes_per_block")
         yield Row(f"{what}, resident", "B", resident / keys / STRIDE, theirs, "at most 25")
         yield Row(f"{what}, estimated", "B", estimate / keys / STRIDE)
-
-
-def digest_rows() -> Iterator[Row]:
-    snapshot, keys = snapshot_bytes()
-    yield Row("snapshot bytes per key (64 tokens)", "B", snapshot / keys, None, "at most 10")
-    for case, prefill, evicting, budget in (
-        ("prefill in steps of 8192 tokens, cache filling", 8192, False, "at most 0.2"),
-        ("prefill in steps of 2048 tokens, cache filling", 2048, False, "at most 0.2"),
-        ("prefill in steps of 2048 tokens, each key evicts one", 2048, True, ""),
-        ("decode only, cache filling", 0, False, ""),
-    ):
-        sent, cached = delta_bytes(prefill, evicting)
-        yield Row(f"delta bytes per cached token, {case}", "B", sent / cached, None, budget)
-
-
-def snapshot_bytes() -> tuple[int, int]:
-    """Return the bytes of a million cached tokens' snapshot, and its keys."""
-    keys = _keys(random.Random(SEED), KEYS // 64)
-    held = [(key, Medium.GPU) for key in keys]
-    sent = 0
-    starts = range(0, len(held), digest.CHUNK_KEYS)
-    for number, start in enumerate(starts):
-        last = number == len(starts) - 1
-        part = held[start : start + digest.CHUNK_KEYS]
-        chunk = digest.SnapshotChunk(
-            EngineId("10.42.17.133:8000"),
-            Generation("0123456789abcdef"),
-            digest_seq=100_000,
-            chunk=number,
-            last=last,
-            keys=part,
-            count=len(held) if last else 0,
-            checksum=digest.checksum(held) if last else 0,
-            stride=STRIDE,
-            media=1,
-        )
-        message = pb.AgentMessage(snapshot=digest.encode_snapshot(chunk))
-        sent += len(message.SerializeToString()) + GRPC_FRAME_BYTES
-    return sent, len(held)
-
-
-def delta_bytes(prefill_tokens: int, evicting: bool) -> tuple[int, int]:
-    """Return the bytes that an engine's steps send, and the tokens they cache.
-
-    A step prefills `prefill_tokens` at 50,000 a second and decodes 32 sequences; alone, 32 tokens
-    take 8 ms. Its events come at its end, and a delta leaves at most every 20 ms.
-    """
-    rng = random.Random(SEED)
-    step_ms = max(8.0, prefill_tokens / 50)
-    decoded = [rng.randrange(64) for _ in range(32)]
-    at_ms = flushed_ms = 0.0
-    added, sent, cached, number = 0, 0, 0, 100_000
-    for _ in range(3000):
-        at_ms += step_ms
-        cached += prefill_tokens + len(decoded)
-        decoded = [tokens + 1 for tokens in decoded]
-        added += prefill_tokens // 64 + sum(tokens % 64 == 0 for tokens in decoded)
-        if added and at_ms - flushed_ms >= 20:
-            number += 1
-            sent += _delta_bytes(rng, number, added, added if evicting else 0)
-            added, flushed_ms = 0, at_ms
-    return sent, cached
-
-
-def _delta_bytes(rng: random.Random, number: int, added: int, removed: int) -> int:
-    delta = digest.Delta(
-        EngineId("10.42.17.133:8000"),
-        Generation("0123456789abcdef"),
-        digest_seq=number,
-        added=[(key, Medium.GPU) for key in _keys(rng, added)],
-        removed=[(key, Medium.GPU) for key in _keys(rng, removed)],
-        count=15_000,
-        checksum=rng.getrandbits(64),
-    )
-    message = pb.AgentMessage(delta=digest.encode_delta(delta))
-    return len(message.SerializeToString()) + GRPC_FRAME_BYTES
 
 
 def write_rows() -> Iterator[Row]:

@@ -106,7 +106,9 @@ class AgentsServicer(rpc.AgentsServicer):
         self._fence = Fence()
         self._numbering = numbering
         # Full: the stream's handler waits, reads no more, and HTTP/2 slows the agent down.
-        self._queue: asyncio.Queue[tuple[Session, Message, float]] = asyncio.Queue(QUEUE_MESSAGES)
+        self._queue: asyncio.Queue[tuple[Session, list[Message], float]] = asyncio.Queue(
+            QUEUE_MESSAGES
+        )
         self._counts: Counter[str] = Counter()
         self._last_refusal = ""
 
@@ -217,14 +219,14 @@ class AgentsServicer(rpc.AgentsServicer):
         """Read until the agent ends the stream. Raises `_Refused` for what cannot be read."""
         async for request in requests:
             try:
-                message = wire.decode(request)
+                said = wire.decode(request, session.deltas)
             except MalformedDigest as error:
                 self._counts["malformed"] += 1
                 raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
-            if message is None:
-                self._counts["unknown_message"] += 1
+            if said:
+                await self._queue.put((session, said, self._clock.monotonic()))
             else:
-                await self._queue.put((session, message, self._clock.monotonic()))
+                self._counts["unknown_message"] += 1
 
     async def _send(self, session: Session, context: Context) -> None:
         """Send what is due, whenever something is. Raises why the stream was ended."""
@@ -258,8 +260,8 @@ class AgentsServicer(rpc.AgentsServicer):
 
     async def _write(self) -> None:
         while True:
-            session, message, received_at = await self._queue.get()
-            self._apply(session, message, received_at)
+            session, said, received_at = await self._queue.get()
+            self._apply(session, said, received_at)
             await asyncio.sleep(0)  # a flood of messages must not keep requests waiting
 
     async def _do_chores(self) -> None:
@@ -326,11 +328,16 @@ class AgentsServicer(rpc.AgentsServicer):
         session.resyncs.pop(engine, None)
         self._note_digest(feed, self._clock.monotonic())
 
-    def _apply(self, session: Session, message: Message, received_at: float) -> None:
+    def _apply(self, session: Session, said: list[Message], received_at: float) -> None:
+        """Apply one message of a stream: what it says of several engines, in one step."""
         if self._sessions.get(session.node) is not session:
             self._counts["late"] += 1
             return
         self._follow_assignment(session)
+        for message in said:
+            self._take(session, message, received_at)
+
+    def _take(self, session: Session, message: Message, received_at: float) -> None:
         match message:
             case SnapshotChunk() | Delta():
                 self._apply_digest(session, message, received_at)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from coordinator import wire
 from coordinator.cluster import Engine
 from coordinator.feed import Feed, Position, Reason, Stream
+from lineside.digest import DeltaReader
 from lineside.ids import EngineId, NodeId
 from lineside.v1 import agents_pb2 as pb
 
@@ -26,6 +27,7 @@ class Session:
     assigned: dict[EngineId, Engine] = field(default_factory=dict)
     feeds: dict[EngineId, Feed] = field(default_factory=dict)
     """What this stream feeds. An engine that was forgotten and came back has another feed."""
+    deltas: DeltaReader = field(default_factory=DeltaReader)
     resumes: dict[EngineId, Position] = field(default_factory=dict)
     resyncs: dict[EngineId, Reason] = field(default_factory=dict)
     acks: set[EngineId] = field(default_factory=set)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from coordinator.cluster import Engine, Events, Gpu, Load, NodeGpus, Status
 from coordinator.feed import Position, Reason
 from lineside import digest, hashing
-from lineside.digest import Delta, MalformedDigest, SnapshotChunk
+from lineside.digest import Delta, DeltaReader, MalformedDigest, SnapshotChunk
 from lineside.ids import EngineId
 from lineside.v1 import agents_pb2 as pb
 
@@ -76,23 +76,30 @@ _GPU_VALUES = (
 )
 
 
-def decode(wire: pb.AgentMessage) -> Message | None:
-    """Translate what an agent says; `None`: only a newer one says it. Raises `MalformedDigest`."""
+def decode(wire: pb.AgentMessage, deltas: DeltaReader) -> list[Message]:
+    """Translate what an agent says, in order; nothing of what only a newer one says.
+
+    `deltas` is the stream's own. Raises `MalformedDigest`.
+    """
     match wire.WhichOneof("body"):
         case "snapshot":
-            return digest.decode_snapshot(wire.snapshot)
-        case "delta":
-            return digest.decode_delta(wire.delta)
-        case "engine_status":
-            return _status(wire.engine_status)
-        case "engine_load":
-            return _load(wire.engine_load)
-        case "node_gpu":
-            gpus = NodeGpus(tuple(map(_gpu, wire.node_gpu.gpus)), wire.node_gpu.unavailable)
-            return NodeGpu(gpus, wire.node_gpu.age_ms / 1000)
+            return [digest.decode_snapshot(wire.snapshot)]
+        case "update":
+            return _update(wire.update, deltas)
         case "hello":
             raise MalformedDigest("a second hello")
-    return None
+    return []
+
+
+def _update(wire: pb.Update, deltas: DeltaReader) -> list[Message]:
+    if max(len(wire.statuses), len(wire.loads)) > digest.MAX_REPORTS:
+        raise MalformedDigest(f"more than {digest.MAX_REPORTS} reports of a kind in one message")
+    said: list[Message] = [*map(_status, wire.statuses), *map(_load, wire.loads)]
+    if wire.HasField("gpu"):
+        gpus = NodeGpus(tuple(map(_gpu, wire.gpu.gpus)), wire.gpu.unavailable)
+        said.append(NodeGpu(gpus, wire.gpu.age_ms / 1000))
+    said += deltas.read(wire.deltas)
+    return said
 
 
 def _status(wire: pb.EngineStatus) -> EngineStatus:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 import aiohttp
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from agent.assignment import Assigned, AssignedEngine, Scheme
 from agent.kv_events import AllBlocksCleared, Batch, BlockRemoved, BlockStored, KvEvent
 from agent.metrics import AgentMetrics
-from agent.node import FLUSH_S, Node
+from agent.node import FLUSH_KEYS, FLUSH_MAX_S, FLUSH_S, Node
 from agent.scrape import ScrapeFailed
 from agent.signals import Events, Gpu, Load, NodeGpus, Observed, Status
 from agent.silence import ALARM_S, LAG_S, Silence
@@ -112,7 +113,7 @@ class Bench:
         """Give items to the newest source and let the window close."""
         for item in items:
             self.sources[-1].queue.put_nowait(item)
-        await self.clock.advance(FLUSH_S)
+        await self.clock.advance(FLUSH_MAX_S + FLUSH_S)
 
     def status(self, engine: EngineId = A) -> Status:
         return self.node.statuses()[engine].value
@@ -177,6 +178,26 @@ async def test_changes_of_one_window_are_one_delta() -> None:
         assert len(log.held) == 6
 
 
+async def test_a_window_is_long_after_another_unless_much_changes() -> None:
+    async with running() as bench:
+        await bench.assign(engine(stride=1))
+        await bench.feed(batch(stored()))
+        log = bench.node.log(A)
+        assert log and log.digest_seq == 1
+        seqs = []
+        for first in (100, 200):
+            bench.sources[0].queue.put_nowait(batch(prompt(first)))
+            await bench.clock.advance(FLUSH_S)
+            seqs.append(log.digest_seq)
+        assert seqs == [2, 2]  # the first comes after a pause, the next right behind it
+        await bench.clock.advance(FLUSH_MAX_S)
+        assert log.digest_seq == 3
+        many = [prompt(1000 * number) for number in range(1, FLUSH_KEYS // 8 + 1)]
+        bench.sources[0].queue.put_nowait(batch(*many))
+        await bench.clock.advance(FLUSH_S)
+        assert log.digest_seq == 4
+
+
 async def test_keys_are_reported_at_the_assigned_stride() -> None:
     async with running() as bench:
         await bench.assign(engine(stride=4))
@@ -233,6 +254,11 @@ async def test_a_slower_medium_starts_a_generation() -> None:
         assert log and log.media == 2
         assert bench.generation() != before
         assert set(bench.held().values()) == {Medium.CPU}
+
+
+def prompt(number: int) -> BlockStored:
+    """Return another prompt's blocks: eight keys of its own."""
+    return msgspec.structs.replace(stored(first=number), packed=pack([number] * len(TOKENS)))
 
 
 def replace_event(event: BlockStored, medium: Medium) -> BlockStored:

@@ -6,15 +6,17 @@ from hypothesis import strategies as st
 
 from lineside.digest import (
     MASK,
+    MAX_DELTAS,
+    MAX_HANDLES,
     MAX_KEYS,
     Delta,
+    DeltaPacker,
+    DeltaReader,
     Held,
     MalformedDigest,
     SnapshotChunk,
     checksum,
-    decode_delta,
     decode_snapshot,
-    encode_delta,
     encode_snapshot,
     fingerprint,
 )
@@ -25,13 +27,65 @@ KEYS = st.tuples(st.integers(0, MASK).map(BlockKey), st.sampled_from(Medium))
 HOLDINGS = st.lists(KEYS, unique=True, max_size=40)
 
 
-@given(HOLDINGS, HOLDINGS, st.integers(0, MASK))
-def test_a_delta_survives_the_wire(added: list[Held], removed: list[Held], total: int) -> None:
-    delta = Delta(EngineId("e"), Generation("g"), 7, sorted(added), sorted(removed), 3, total)
-    read = decode_delta(pb.Delta.FromString(encode_delta(delta).SerializeToString()))
-    assert (sorted(read.added), sorted(read.removed)) == (delta.added, delta.removed)
-    assert (read.engine, read.generation, read.digest_seq) == ("e", "g", 7)
-    assert (read.count, read.checksum) == (3, total)
+BY_MEDIUM = HOLDINGS.map(lambda held: sorted(held, key=lambda each: each[1]))
+DELTAS = st.builds(
+    Delta,
+    st.sampled_from("abc").map(EngineId),
+    st.sampled_from("gh").map(Generation),
+    digest_seq=st.integers(0, 2**63),
+    added=BY_MEDIUM,
+    removed=BY_MEDIUM,
+    count=st.integers(0, 2**32),
+    checksum=st.integers(0, MASK),
+)
+
+
+@given(st.lists(DELTAS, max_size=12), st.sampled_from(["", "a"]))
+def test_deltas_survive_the_wire_in_order(deltas: list[Delta], forgotten: str) -> None:
+    packer, reader, read = DeltaPacker(), DeltaReader(), []
+    for delta in deltas:
+        packed = pb.Delta.FromString(packer.pack(delta).SerializeToString())
+        read += reader.read([packed])
+        packer.forget(EngineId(forgotten))  # and assigned anew
+    assert read == deltas
+
+
+def test_engine_and_generation_are_named_once() -> None:
+    packer = DeltaPacker()
+    said = [("a", "g"), ("b", "g"), ("a", "g"), ("b", "h"), ("b", "h")]
+    packed = [
+        packer.pack(Delta(EngineId(engine), Generation(generation), 1, [], [], 0, 0))
+        for engine, generation in said
+    ]
+    assert [(delta.handle, delta.engine, delta.generation) for delta in packed] == [
+        (0, "a", "g"),
+        (1, "b", "g"),
+        (0, "", ""),
+        (1, "b", "h"),
+        (1, "", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("deltas", "says"),
+    [
+        pytest.param([pb.Delta(handle=3)], "stands for no engine", id="a handle never named"),
+        pytest.param(
+            [pb.Delta(handle=MAX_HANDLES, engine="e")], "not below", id="a handle out of bounds"
+        ),
+        pytest.param(
+            [pb.Delta(engine="e")] * (MAX_DELTAS + 1), "more than 64 deltas", id="many deltas"
+        ),
+        pytest.param(
+            [pb.Delta(engine="e", added=[pb.MediumKeys(keys=b"8" * 8 * 1100)])] * 2,
+            "more than 2048 keys",
+            id="many keys in two deltas",
+        ),
+    ],
+)
+def test_malformed_deltas_are_refused_by_name(deltas: list[pb.Delta], says: str) -> None:
+    with pytest.raises(MalformedDigest, match=says):
+        DeltaReader().read(deltas)
 
 
 @given(HOLDINGS, st.booleans(), st.booleans())
@@ -67,7 +121,7 @@ def test_a_key_counts_differently_in_each_medium() -> None:
 )
 def test_malformed_keys_are_refused_by_name(keys: pb.MediumKeys, message: str) -> None:
     with pytest.raises(MalformedDigest, match=message):
-        decode_delta(pb.Delta(engine="e", added=[keys]))
+        DeltaReader().read([pb.Delta(engine="e", added=[keys])])
 
 
 @pytest.mark.parametrize(("stride", "media"), [(0, 1), (4, 0), (4, 4)])

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count, repeat, starmap
 from typing import TypeAlias
 
 from xxhash import xxh3_64_intdigest
@@ -17,7 +18,16 @@ CHUNK_KEYS = 2048
 """Keys in one message: applied in one step of the coordinator's loop, about 1 ms."""
 
 MAX_KEYS = CHUNK_KEYS
-"""A message that adds or removes more is refused as malformed."""
+"""A message with more is refused as malformed."""
+
+MAX_DELTAS = 64
+"""Deltas in one message: applied in one step too, and each costs as much as a dozen keys."""
+
+MAX_REPORTS = 512
+"""Statuses, and loads, in one message."""
+
+MAX_HANDLES = 4096
+"""Engines and generations that one stream can name at a time."""
 
 MASK = 2**64 - 1
 
@@ -68,8 +78,10 @@ _FINGERPRINT = struct.Struct("<QB")
 
 def checksum(held: Iterable[Held]) -> int:
     """Return the checksum of whole holdings, in any order."""
-    return sum(fingerprint(key, medium) for key, medium in held) & MASK
+    return sum(map(xxh3_64_intdigest, starmap(_FINGERPRINT.pack, held))) & MASK
 
+
+TOO_MANY_KEYS = f"more than {MAX_KEYS} keys in one message"
 
 _WIRE = {Medium.GPU: pb.GPU, Medium.CPU: pb.CPU, Medium.DISK: pb.DISK}
 
@@ -96,9 +108,9 @@ def unpack_keys(packed: Iterable[pb.MediumKeys]) -> list[Held]:
             medium = Medium(part.medium)
         except ValueError:
             raise MalformedDigest(f"medium `{part.medium}` is not known") from None
-        held.extend((key, medium) for (key,) in struct.iter_unpack("<Q", part.keys))
-        if len(held) > MAX_KEYS:
-            raise MalformedDigest(f"more than {MAX_KEYS} keys in one message")
+        if len(held) + len(part.keys) // 8 > MAX_KEYS:
+            raise MalformedDigest(TOO_MANY_KEYS)
+        held.extend(zip(struct.unpack(f"<{len(part.keys) // 8}Q", part.keys), repeat(medium)))
     return held
 
 
@@ -138,27 +150,67 @@ def decode_snapshot(wire: pb.SnapshotChunk) -> SnapshotChunk:
     )
 
 
-def encode_delta(delta: Delta) -> pb.Delta:
-    """Translate to the wire."""
-    return pb.Delta(
-        engine=delta.engine,
-        generation=delta.generation,
-        digest_seq=delta.digest_seq,
-        added=pack_keys(delta.added),
-        removed=pack_keys(delta.removed),
-        count=delta.count,
-        checksum=delta.checksum,
-    )
+class DeltaPacker:
+    """Packs one stream's deltas; names each engine's generation once."""
+
+    def __init__(self) -> None:
+        self._handles: dict[EngineId, int] = {}
+        self._named: dict[EngineId, Generation] = {}
+
+    def pack(self, delta: Delta) -> pb.Delta:
+        """Translate the next delta to the wire."""
+        packed = pb.Delta(
+            handle=self._handle(delta.engine),
+            digest_seq=delta.digest_seq,
+            added=pack_keys(delta.added),
+            removed=pack_keys(delta.removed),
+            count=delta.count,
+            checksum=delta.checksum,
+        )
+        if self._named.get(delta.engine) != delta.generation:
+            self._named[delta.engine] = delta.generation
+            packed.engine, packed.generation = delta.engine, delta.generation
+        return packed
+
+    def forget(self, engine: EngineId) -> None:
+        """Free the handle of an engine that is read no more."""
+        self._handles.pop(engine, None)
+        self._named.pop(engine, None)
+
+    def _handle(self, engine: EngineId) -> int:
+        if engine not in self._handles:
+            used = set(self._handles.values())
+            self._handles[engine] = next(number for number in count() if number not in used)
+        return self._handles[engine]
 
 
-def decode_delta(wire: pb.Delta) -> Delta:
-    """Translate from the wire. Raises `MalformedDigest`."""
-    return Delta(
-        engine=EngineId(wire.engine),
-        generation=Generation(wire.generation),
-        digest_seq=wire.digest_seq,
-        added=unpack_keys(wire.added),
-        removed=unpack_keys(wire.removed),
-        count=wire.count,
-        checksum=wire.checksum,
-    )
+class DeltaReader:
+    """Reads one stream's deltas, in the order in which they were sent."""
+
+    def __init__(self) -> None:
+        self._named: dict[int, tuple[EngineId, Generation]] = {}
+
+    def read(self, packed: Sequence[pb.Delta]) -> list[Delta]:
+        """Translate one message's deltas. Raises `MalformedDigest`."""
+        if len(packed) > MAX_DELTAS:
+            raise MalformedDigest(f"more than {MAX_DELTAS} deltas in one message")
+        deltas = [self._delta(delta) for delta in packed]
+        if sum(len(delta.added) + len(delta.removed) for delta in deltas) > MAX_KEYS:
+            raise MalformedDigest(TOO_MANY_KEYS)
+        return deltas
+
+    def _delta(self, wire: pb.Delta) -> Delta:
+        if wire.engine:
+            if wire.handle >= MAX_HANDLES:
+                raise MalformedDigest(f"a handle is not below {MAX_HANDLES}")
+            self._named[wire.handle] = EngineId(wire.engine), Generation(wire.generation)
+        if (named := self._named.get(wire.handle)) is None:
+            raise MalformedDigest("a delta's handle stands for no engine")
+        return Delta(
+            *named,
+            wire.digest_seq,
+            unpack_keys(wire.added),
+            unpack_keys(wire.removed),
+            wire.count,
+            wire.checksum,
+        )

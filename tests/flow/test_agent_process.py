@@ -22,7 +22,7 @@ from agent.config import AgentConfig
 from agent.kv_events import decode
 from agent.main import run
 from agent.residency import Residency
-from lineside.digest import checksum, decode_delta, decode_snapshot
+from lineside.digest import Delta, DeltaReader, checksum, decode_snapshot
 from lineside.ids import BlockKey, Medium
 from lineside.v1 import agents_pb2 as pb
 from lineside.v1 import agents_pb2_grpc as rpc
@@ -108,6 +108,7 @@ class FakeCoordinator(rpc.AgentsServicer):
     loads: list[pb.EngineLoad] = field(default_factory=list)
     gpus: list[pb.NodeGpu] = field(default_factory=list)
     deltas: int = 0
+    reader: DeltaReader = field(default_factory=DeltaReader)
 
     async def Connect(
         self,
@@ -117,6 +118,7 @@ class FakeCoordinator(rpc.AgentsServicer):
         metadata = dict(context.invocation_metadata() or ())
         self.tokens.append(str(metadata["authorization"]))
         self.hellos.append((await anext(aiter(request_iterator))).hello)
+        self.reader = DeltaReader()
         scheme = pb.KeyScheme(unit=16, hash="xxh3_64")
         yield pb.CoordinatorMessage(
             hello=pb.CoordinatorHello(
@@ -133,14 +135,13 @@ class FakeCoordinator(rpc.AgentsServicer):
         match message.WhichOneof("body"):
             case "snapshot":
                 self.take_snapshot(message.snapshot)
-            case "delta":
-                self.take_delta(message.delta)
-            case "engine_status":
-                self.statuses.append(message.engine_status)
-            case "engine_load":
-                self.loads.append(message.engine_load)
-            case "node_gpu":
-                self.gpus.append(message.node_gpu)
+            case "update":
+                update = message.update
+                self.statuses += update.statuses
+                self.loads += update.loads
+                self.gpus += [update.gpu] if update.HasField("gpu") else []
+                for delta in self.reader.read(update.deltas):
+                    self.take_delta(delta)
 
     def take_snapshot(self, wire: pb.SnapshotChunk) -> None:
         chunk = decode_snapshot(wire)
@@ -156,8 +157,7 @@ class FakeCoordinator(rpc.AgentsServicer):
             self.held = self.filling
             self.generations.append(chunk.generation)
 
-    def take_delta(self, wire: pb.Delta) -> None:
-        delta = decode_delta(wire)
+    def take_delta(self, delta: Delta) -> None:
         assert delta.generation == self.generations[-1]
         for key, medium in delta.removed:
             assert self.held.pop(key) == medium

@@ -22,7 +22,7 @@ from coordinator.ingest import AgentsServicer, serving
 from coordinator.numbering import Numbering
 from coordinator.store import SqliteStore
 from lineside.clock import SystemClock
-from lineside.digest import encode_delta, encode_snapshot
+from lineside.digest import DeltaPacker, encode_snapshot
 from lineside.ids import BlockKey, EngineId, GroupId, Medium, ModelName, NodeId
 from lineside.v1 import agents_pb2 as pb
 from lineside.v1 import agents_pb2_grpc as rpc
@@ -342,7 +342,7 @@ async def ending(call: "grpc.aio.StreamStreamCall") -> tuple[grpc.StatusCode, st
             id="no life",
         ),
         pytest.param(
-            pb.AgentMessage(delta=pb.Delta()),
+            pb.AgentMessage(update=pb.Update()),
             TOKEN,
             grpc.StatusCode.INVALID_ARGUMENT,
             "a stream begins with a hello",
@@ -409,7 +409,7 @@ async def test_a_malformed_message_ends_the_stream_and_says_why() -> None:
     async with calling() as (caller, coordinator):
         call = await caller.greet()
         torn = pb.Delta(engine=A, added=[pb.MediumKeys(keys=b"torn")])
-        await call.write(pb.AgentMessage(delta=torn))
+        await call.write(pb.AgentMessage(update=pb.Update(deltas=[torn])))
         text = "`keys` is not a multiple of 8 bytes"
         assert await ending(call) == (grpc.StatusCode.INVALID_ARGUMENT, text)
         counters = coordinator.servicer.counters()
@@ -423,8 +423,8 @@ async def test_an_engine_of_another_node_cannot_be_fed() -> None:
         log = DigestLog(B, 1)
         chunk = log.resume(log.generation, 99).next()
         await call.write(pb.AgentMessage(snapshot=encode_snapshot(chunk)))  # type: ignore[arg-type]
-        await call.write(pb.AgentMessage(delta=encode_delta(log.assurance())))
-        await call.write(pb.AgentMessage(engine_status=pb.EngineStatus(engine=B)))
+        status, delta = pb.EngineStatus(engine=B), DeltaPacker().pack(log.assurance())
+        await call.write(pb.AgentMessage(update=pb.Update(statuses=[status], deltas=[delta])))
         await call.write(pb.AgentMessage())
         await until(lambda: coordinator.servicer.counters()["unknown_engine"] == 3)
         await until(lambda: coordinator.servicer.counters()["unknown_message"] == 1)
@@ -439,7 +439,7 @@ async def test_a_contradicted_digest_is_asked_for_again_once() -> None:
         await call.write(pb.AgentMessage(snapshot=encode_snapshot(chunk)))  # type: ignore[arg-type]
         for number in (5, 6, 7):
             late = pb.Delta(engine=A, generation=log.generation, digest_seq=number)
-            await call.write(pb.AgentMessage(delta=late))
+            await call.write(pb.AgentMessage(update=pb.Update(deltas=[late])))
         asked = [message async for message in first(call, 2)]
         assert pb.CoordinatorMessage(resync=pb.Resync(engine=A, reason="gap")) in asked
         assert coordinator.servicer.counters()["resyncs"] == 1

@@ -24,20 +24,26 @@ STRIDED: KeyKind
 HIT_POINTS: KeyKind
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "snapshot", "delta", "engine_status", "engine_load", "node_gpu")
+    __slots__ = ("hello", "snapshot", "update")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
-    DELTA_FIELD_NUMBER: _ClassVar[int]
-    ENGINE_STATUS_FIELD_NUMBER: _ClassVar[int]
-    ENGINE_LOAD_FIELD_NUMBER: _ClassVar[int]
-    NODE_GPU_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
     hello: AgentHello
     snapshot: SnapshotChunk
-    delta: Delta
-    engine_status: EngineStatus
-    engine_load: EngineLoad
-    node_gpu: NodeGpu
-    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., snapshot: _Optional[_Union[SnapshotChunk, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., engine_status: _Optional[_Union[EngineStatus, _Mapping]] = ..., engine_load: _Optional[_Union[EngineLoad, _Mapping]] = ..., node_gpu: _Optional[_Union[NodeGpu, _Mapping]] = ...) -> None: ...
+    update: Update
+    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., snapshot: _Optional[_Union[SnapshotChunk, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ...) -> None: ...
+
+class Update(_message.Message):
+    __slots__ = ("statuses", "loads", "gpu", "deltas")
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    LOADS_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    DELTAS_FIELD_NUMBER: _ClassVar[int]
+    statuses: _containers.RepeatedCompositeFieldContainer[EngineStatus]
+    loads: _containers.RepeatedCompositeFieldContainer[EngineLoad]
+    gpu: NodeGpu
+    deltas: _containers.RepeatedCompositeFieldContainer[Delta]
+    def __init__(self, statuses: _Optional[_Iterable[_Union[EngineStatus, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[EngineLoad, _Mapping]]] = ..., gpu: _Optional[_Union[NodeGpu, _Mapping]] = ..., deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
     __slots__ = ("hello", "assignment", "resume", "resync", "ack", "peer_in_flight")
@@ -186,7 +192,8 @@ class SnapshotChunk(_message.Message):
     def __init__(self, engine: _Optional[str] = ..., generation: _Optional[str] = ..., digest_seq: _Optional[int] = ..., chunk: _Optional[int] = ..., last: bool = ..., keys: _Optional[_Iterable[_Union[MediumKeys, _Mapping]]] = ..., count: _Optional[int] = ..., checksum: _Optional[int] = ..., stride: _Optional[int] = ..., media: _Optional[int] = ..., kind: _Optional[_Union[KeyKind, str]] = ...) -> None: ...
 
 class Delta(_message.Message):
-    __slots__ = ("engine", "generation", "digest_seq", "added", "removed", "count", "checksum")
+    __slots__ = ("handle", "engine", "generation", "digest_seq", "added", "removed", "count", "checksum")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +201,7 @@ class Delta(_message.Message):
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    handle: int
     engine: str
     generation: str
     digest_seq: int
@@ -201,7 +209,7 @@ class Delta(_message.Message):
     removed: _containers.RepeatedCompositeFieldContainer[MediumKeys]
     count: int
     checksum: int
-    def __init__(self, engine: _Optional[str] = ..., generation: _Optional[str] = ..., digest_seq: _Optional[int] = ..., added: _Optional[_Iterable[_Union[MediumKeys, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[MediumKeys, _Mapping]]] = ..., count: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, handle: _Optional[int] = ..., engine: _Optional[str] = ..., generation: _Optional[str] = ..., digest_seq: _Optional[int] = ..., added: _Optional[_Iterable[_Union[MediumKeys, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[MediumKeys, _Mapping]]] = ..., count: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class EngineStatus(_message.Message):
     __slots__ = ("engine", "observed_at_ms", "age_ms", "events", "reason", "block_size", "blocks", "batches", "gaps", "unmatched_removals", "undecodable")
