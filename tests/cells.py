@@ -13,9 +13,9 @@ from coordinator.limits import Unlimited, Usage
 from coordinator.overlay import Overlay
 from coordinator.predict import FixedRate
 from coordinator.recent import RecentWork
-from coordinator.records import Records
+from coordinator.records import Record, Records
 from coordinator.route import Units
-from coordinator.service import Routed, Service
+from coordinator.service import Overlaps, Routed, Service
 from coordinator.tagging import NoTags
 from coordinator.tokens import Tokenized, TokenState
 from lineside import hashing
@@ -56,7 +56,7 @@ class Given:
 class Cell:
     """A coordinator's core with engines that compute 20,000 tokens a second."""
 
-    def __init__(self, engines: int, seed: int = 1) -> None:
+    def __init__(self, engines: int, seed: int = 1, overlaps: Overlaps | None = None) -> None:
         self.clock, self.index, self.tokens = ManualClock(), Index(), Given()
         self.rng = random.Random(seed)
         cluster = Cluster()
@@ -70,7 +70,7 @@ class Cell:
         self.cluster = cluster
         self.service = Service(
             cluster=cluster,
-            overlaps=self.index,
+            overlaps=overlaps or self.index,
             tokens=self.tokens,
             inflight=InFlight(),
             overlay=Overlay(),
@@ -94,6 +94,11 @@ class Cell:
         assert isinstance(routed, Routed)
         self.sent[routed.engine.id] += 1
         return routed
+
+    async def dry_run(self, prompt: list[int]) -> Record:
+        """Decide, and account nothing."""
+        self.tokens.prompt = prompt
+        return await self.service.dry_run(REQUEST, TenantId("t"))
 
     async def finish(self, routed: Routed, prompt: list[int]) -> None:
         """Let the engine answer at once, and say what it holds."""
