@@ -24,6 +24,10 @@ SETTLE_S = 15.0
 QUIET_S = 60.0
 """Without a change, before a group may be finer again."""
 
+COPY = 0.6
+"""Of a group's bytes: room for its coarser copy, which fills beside the old keys. Half of the keys,
+and tables that are less well filled."""
+
 REFINE_BELOW = 0.75
 """Of the cap: what a finer group may come to. Far from where it was made coarser, so that a cluster
 of a steady size is not asked back and forth."""
@@ -79,8 +83,7 @@ class IndexCap:
         if not sizes or (waited_s < SETTLE_S and not self._is_settled(sizes)):
             return None
         total = sum(size.bytes for size in sizes.values())
-        # A coarser copy, half the size, fills beside the old one.
-        if total + _most(sizes).bytes // 2 > self.limit_bytes:
+        if total + COPY * _most(sizes).bytes > self.limit_bytes:
             return self._coarser(sizes)
         return self._finer(sizes, total) if waited_s >= QUIET_S else None
 
