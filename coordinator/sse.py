@@ -17,6 +17,7 @@ HELD_BYTES = 8 * 2**20
 
 DONE = b"[DONE]"
 _ERROR = b'{"error"'
+_USAGE = b'"usage"'
 _BOUNDARY = re.compile(rb"\r?\n\r?\n")
 
 
@@ -46,13 +47,14 @@ class Stream:
         tail = data[end:]
         if end < 2 or b"\r" in tail or len(tail) > HELD_BYTES:
             return self._cut(data)
-        # The common case, once content flows: whole events, of which none but the last ones
-        # carries usage, an end or an error.
         head, self._held = (data[:end], tail) if tail else (data, b"")
-        if b'"usage"' in head or DONE in head or _ERROR in head:
+        # The common case, once content flows: nothing to take note of. Usage, errors and the end
+        # are followed by nothing else, so that the last event tells.
+        last, find = head.rfind(b"\n\n", 0, end - 2) + 1, head.find
+        if find(_USAGE, last) >= 0 or find(DONE, last) >= 0 or find(_ERROR, last) >= 0:
             return self._events(head)
         self._last = head
-        self.pieces += head.count(b"\n\n")
+        self.pieces += head.count(b"\n") // 2  # by far cheaper than two at a time
         return head
 
     def close(self) -> bytes:

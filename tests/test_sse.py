@@ -66,6 +66,15 @@ def test_events_pass_one_by_one(name: str, usage: Usage) -> None:
     assert told(stream) == (True, True, False, usage, "length")
 
 
+def test_events_with_content_are_counted_as_they_pass() -> None:
+    stream = Stream(strip_usage=True)
+    counts = []
+    for event in events(CHAT):
+        stream.feed(event + b"\n\n")
+        counts.append(stream.pieces)
+    assert counts == [0, 1, 2, 3, 4, 5, 6, 6, 6]
+
+
 def test_the_role_alone_is_no_content() -> None:
     first, second, *_ = events(CHAT)
     stream = Stream(strip_usage=True)
