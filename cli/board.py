@@ -196,7 +196,7 @@ def show_summary(summary: Summary, console: Console) -> None:
     console.print(table)
     console.print()
     for sentence in _sentences(summary):
-        console.print(sentence, soft_wrap=True)
+        console.print(sentence, soft_wrap=not console.is_terminal)
 
 
 def _sentences(summary: Summary) -> list[str]:

@@ -83,7 +83,9 @@ def _seconds(text: str) -> float:
 
 async def _demo(arguments: argparse.Namespace) -> int:
     console = Console(stderr=arguments.json, highlight=False)
-    console.print(_INTRODUCTION.format(seconds=arguments.seconds), soft_wrap=True)
+    console.print(
+        _INTRODUCTION.format(seconds=arguments.seconds), soft_wrap=not console.is_terminal
+    )
     with tempfile.TemporaryDirectory(prefix="lineside-demo-") as folder:
         direct = await _round_robin(arguments, console, Path(folder))
         summary = await _lineside(arguments, console, Path(folder), direct)
