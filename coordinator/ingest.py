@@ -282,7 +282,8 @@ class AgentsServicer(rpc.AgentsServicer):
                 self._caches.expire(now)
                 if unclosed := self._caches.check():
                     log.warning("holes in holdings", engines=unclosed)
-                self._forget_nodes()
+                nodes = {engine.node for engine in self._cluster.assigned()}
+                self._fence.keep(nodes | self._sessions.keys())
 
     async def _keep_number(self) -> None:
         """Number every assignment before it goes out."""
@@ -296,11 +297,6 @@ class AgentsServicer(rpc.AgentsServicer):
                 log.warning("store", away=self._numbering.away or None)
             await self._clock.sleep(STORE_RETRY_S if self._numbering.away else CHORES_S)
 
-    def _forget_nodes(self) -> None:
-        """Keep fences for nodes with engines or a stream, so that their number is bounded."""
-        engines = {engine.node for engine in self._cluster.assigned()}
-        self._fence.keep(engines | self._sessions.keys())
-
     def _follow_assignment(self, session: Session) -> None:
         """Bring a stream in line with what discovery last said."""
         if session.revision == self._cluster.revision:
@@ -311,7 +307,9 @@ class AgentsServicer(rpc.AgentsServicer):
         for gone in before.keys() - session.assigned.keys():
             session.feeds.pop(gone, None)
             self._caches.disconnect(gone, session.stream, self._clock.monotonic())
-            self._cluster.link(gone, False)
+            # It may have moved to a node whose stream was brought in line before this one.
+            moved = any(gone in other.feeds for other in self._sessions.values())
+            self._cluster.link(gone, moved)
         for engine in session.assigned:
             self._cluster.link(engine, True)
             self._resume(session, engine)

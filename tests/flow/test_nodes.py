@@ -37,9 +37,9 @@ N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
 
 @asynccontextmanager
 async def agent(
-    hub: FakeHub, address: str, node: NodeId, life: str = "life"
+    hub: FakeHub, address: str, node: NodeId, life: str = ""
 ) -> AsyncIterator[Reporter]:
-    reporter = Reporter(address, node, life, TOKEN, hub, CLOCK)
+    reporter = Reporter(address, node, life or f"life of {node}", TOKEN, hub, CLOCK)
     running = asyncio.create_task(reporter.run())
     try:
         yield reporter
@@ -72,6 +72,7 @@ async def test_each_node_reads_its_own_engines_and_they_may_move() -> None:
         hubs[2].change(A, gpu(numbered(2)))
         expected = {A: (2,) * 3, B: (3,) * 3, C: (1,) * 3}
         await until(lambda: coordinator.units(numbered(5)) == expected)
+        assert all(coordinator.view(each).linked for each in (A, B, C))
 
         coordinator.assign(on_n2)  # the others leave
         assert coordinator.units(numbered(5)) == {B: (3,) * 3}
