@@ -410,7 +410,8 @@ async def test_an_engine_that_never_answers(sims: tuple[Sim, Sim], streams: bool
 
 async def test_a_hung_engine_costs_others_nothing_and_is_left_out(sims: tuple[Sim, Sim]) -> None:
     hung, well = sims
-    async with before(*sims) as running:
+    waits = Timeouts(first_token_s=2.0)
+    async with before(*sims, timeouts=waits) as running:
         await hung.fault("hang")  # its whole server
 
         async def ask() -> tuple[int, str, float]:
@@ -420,10 +421,10 @@ async def test_a_hung_engine_costs_others_nothing_and_is_left_out(sims: tuple[Si
 
         first = await asyncio.gather(*(ask() for _ in range(12)))
         assert {status for status, _, _ in first} == {200, 504}
-        assert max(took for status, _, took in first if status == 200) < 0.4
+        assert max(took for status, _, took in first if status == 200) < 1.0
         later = [await ask() for _ in range(20)]
         assert {(status, engine) for status, engine, _ in later} == {(200, well.id)}
-        assert max(took for _, _, took in later) < 0.3
+        assert max(took for _, _, took in later) < 1.0
         engines = {e["id"]: e for e in await running.debug("/debug/engines")}
         assert "did not answer in time" in engines[hung.id]["reason"]
         _, headers, _ = await running.post(CHAT_PATH, CHAT)
