@@ -42,6 +42,10 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     scrape_idle_s: Annotated[float, Meta(ge=0.05, le=60)] = IDLE_S
     """The same while it has none. Each costs the server a few milliseconds."""
 
+    checkpoint_dir: Annotated[str, Meta(min_length=1)] | None = None
+    """Directory that keeps what each engine holds over a restart of the agent, written every 30 s
+    and at stop. `null`: nothing is kept, and an engine's replay buffer is all there is to go by."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What goes to standard error."""
 

@@ -1,25 +1,28 @@
-"""One engine, read: its events into residency and digest log, and how far both can be trusted.
+"""One engine, read: its events into its holdings, and what its counters say of them.
 
 A worker's own task applies the events; the node's flush and the scrape of the engine's server call
 in between. All run on one loop, and none leaves the worker half-way across an await.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, assert_never
+from typing import Protocol, TypeAlias
 
 from agent.assignment import AssignedEngine
+from agent.checkpoint import Captured, Key, Saved, capture
 from agent.digest_log import DigestLog
-from agent.kv_events import AllBlocksCleared, Batch
-from agent.residency import Residency
+from agent.holdings import Holdings, Mark
+from agent.kv_events import Batch
+from agent.sequence import Gap, Item, Place, Restarted, Whole
 from agent.signals import Events, Load, Status
 from agent.silence import Silence
-from agent.subscriber import CannotSubscribe, Gap, Item, Restarted
+from agent.subscriber import CannotSubscribe
 from lineside import logs
 from lineside.clock import Clock
 from lineside.hashing import UNIT
+from lineside.ids import Generation
 
 SLICE_S = 0.002
 SLICE_EVENTS = 64
@@ -33,13 +36,32 @@ class Source(Protocol):
     """An engine's event publisher; closing the iterator closes its sockets."""
 
     undecodable: int
+    """Messages of which nothing could be read."""
+
+    @property
+    def replays(self) -> int:
+        """Replays asked for."""
+        ...
+
+    @property
+    def place(self) -> Place | None:
+        """The last batch that was passed on."""
+        ...
+
+    def check(self) -> None:
+        """Ask the engine soon whether it is where it seems to be."""
+        ...
 
     def items(self) -> AsyncGenerator[Item, None]:
         """Yield batches in order, and where they are not. Raises `CannotSubscribe`."""
         ...
 
 
-Subscribe: TypeAlias = Callable[[AssignedEngine], Source]
+Subscribe: TypeAlias = Callable[[AssignedEngine, Place | None], Source]
+"""The place: where the holdings at hand are from; `None`: nothing is held yet."""
+
+Remembered: TypeAlias = Callable[[Key], Awaitable[Saved | str]]
+"""Return what a checkpoint says, or why there is none to use."""
 
 _log = logs.get("agent.engine")
 
@@ -52,6 +74,13 @@ class Counters:
     gaps: int = 0
     undecodable: int = 0
     unmatched_removals: int = 0
+    replays: int = 0
+    restarts: int = 0
+
+
+async def nothing_remembered(key: Key) -> Saved | str:
+    """Stand in for checkpoints where none are kept."""
+    return "checkpoints are off"
 
 
 class Worker:
@@ -69,63 +98,82 @@ class Worker:
         changed: Callable[[], None],
     ) -> None:
         self.engine = engine
-        self.log = DigestLog(engine.id, engine.stride)
-        self._residency = Residency(secret, engine.stride)
+        self.key = Key(engine.id, secret, engine.stride)
+        self._holdings = Holdings(engine.id, secret, engine.stride)
         self._silence = Silence()
         self._counters = counters
         self._clock = clock
         self._changed = changed
         self._source: Source | None = None
         self._unreachable = ""  # why there is no source
-        self._undecodable = 0  # of the source, as far as counted
+        self._counted = (0, 0)  # of the source: messages not read, replays
+        self._place: Place | None = None  # of the holdings; `None`: nothing, or amid a batch
+        self._amid = False  # a batch is being applied
+        self._captures: list[asyncio.Future[None]] = []
         self._gap_end = 0
-        self._lost = ""  # why something may be missing
+        self._process_start_s: float | None = None
         self._heard = False
+        self._begun = False  # has been where the engine is
         self._asleep = False
         self._turn_at = clock.monotonic()
 
-    async def run(self, subscribe: Subscribe) -> None:
+    @property
+    def log(self) -> DigestLog:
+        """What the streams read."""
+        return self._holdings.log
+
+    async def run(self, subscribe: Subscribe, remembered: Remembered = nothing_remembered) -> None:
         """Read until cancelled; return at once where the engine publishes nothing."""
+        if self.engine.events and self.engine.replay:  # else nothing could confirm it
+            self._restore(await remembered(self.key))
         while self.engine.events:
-            self._source = subscribe(self.engine)
+            self._source = subscribe(self.engine, self._place)
             try:
                 await self._read(self._source)
             except CannotSubscribe as cannot:
                 self._unreachable = str(cannot)
                 self._changed()
             finally:
-                self._count_undecodable()
-                self._source, self._undecodable = None, 0
+                self._count()
+                self._source, self._counted = None, (0, 0)
             await self._clock.sleep(RETRY_S)
             self._unreachable = ""
+
+    def _restore(self, saved: Saved | str) -> None:
+        """Go on from a checkpoint."""
+        if isinstance(saved, str):
+            _log.info("begins without a checkpoint", engine=self.engine.id, reason=saved)
+            return
+        self._holdings = Holdings(
+            self.key.engine, self.key.secret, self.key.stride, saved.residency, saved.lost
+        )
+        self._place, self._process_start_s = saved.place, saved.process_start_s
+        self._heard = True
 
     async def _read(self, source: Source) -> None:
         async with aclosing(source.items()) as items:
             async for item in items:
-                match item:
-                    case Batch():
-                        await self._apply(item)
-                    case Gap():
-                        self._gap(item)
-                    case Restarted():
-                        self._gap_end = 0
-                        self._start_anew("the engine restarted", lost="")
-                    case _:
-                        assert_never(item)
+                if isinstance(item, Batch):
+                    await self._apply(item, source)
+                else:
+                    self._mark(item)
 
-    async def _apply(self, batch: Batch) -> None:
-        self._heard = True
+    async def _apply(self, batch: Batch, source: Source) -> None:
+        self._heard, self._amid = True, True
         self._silence.heard(self._clock.monotonic())
         self._counters.batches += 1
         self._counters.undecodable += batch.undecodable
-        unmatched = self._residency.unmatched_removals
+        residency = self._holdings.residency
+        unmatched = residency.unmatched_removals
         for start in range(0, len(batch.events), SLICE_EVENTS):
             for event in batch.events[start : start + SLICE_EVENTS]:
-                self._residency.apply(event)
-                if isinstance(event, AllBlocksCleared):
-                    self._lost = ""  # nothing is held, and that is known
+                self._holdings.apply(event)
             await self._give_turn()
-        self._counters.unmatched_removals += self._residency.unmatched_removals - unmatched
+        self._counters.unmatched_removals += residency.unmatched_removals - unmatched
+        self._place, self._amid = source.place, False
+        for waiting in self._captures:
+            if not waiting.done():
+                waiting.set_result(None)
         self._changed()
 
     async def _give_turn(self) -> None:
@@ -134,54 +182,77 @@ class Worker:
             await asyncio.sleep(0)
             self._turn_at = self._clock.monotonic()
 
-    def _gap(self, gap: Gap) -> None:
-        if gap.next > self._gap_end:  # what is lost of a gap was counted with it
-            self._counters.gaps += 1
-            self._gap_end = gap.next
-        if gap.lost:
-            self._start_anew(gap.reason, lost=f"events were lost: {gap.reason}")
-
-    def _count_undecodable(self) -> None:
-        if self._source:
-            self._counters.undecodable += self._source.undecodable - self._undecodable
-            self._undecodable = self._source.undecodable
-
-    def _start_anew(self, why: str, lost: str) -> None:
-        """Void what was said of the engine: a new generation, empty."""
-        self._residency.clear()
-        self._lost = lost
-        self.log.restart(self._residency.media, {})
-        _log.info("holdings emptied", engine=self.engine.id, reason=why)
+    def _mark(self, item: Mark) -> None:
+        """Note what becomes of the reading between batches."""
+        generation = self.log.generation
+        self._holdings.mark(item)
+        self._begun = self._begun or isinstance(item, Whole)
+        match item:
+            case Gap():
+                if item.next > self._gap_end:  # what is lost of a gap was counted with it
+                    self._counters.gaps += 1
+                    self._gap_end = item.next
+                reason = item.reason
+            case Restarted():
+                self._gap_end = 0
+                self._counters.restarts += 1
+                reason = "the engine restarted"
+            case _:
+                reason = "what a checkpoint says was confirmed"
+        if self.log.generation != generation:
+            _log.info("a new generation", engine=self.engine.id, reason=reason)
         self._changed()
+
+    def _count(self) -> None:
+        if self._source:
+            undecodable, replays = self._counted
+            self._counted = (self._source.undecodable, self._source.replays)
+            self._counters.undecodable += self._source.undecodable - undecodable
+            self._counters.replays += self._source.replays - replays
+
+    def flush(self) -> bool:
+        """Put what changed since the last flush into the log. Return whether anything did."""
+        return self._holdings.flush()
 
     @property
     def changes(self) -> int:
         """Keys that changed since the last flush."""
-        return self._residency.changes
+        return self._holdings.residency.changes
 
-    def flush(self) -> bool:
-        """Put what changed since the last flush into the log. Return whether anything did."""
-        changes = self._residency.take_changes()
-        if self._speaks_otherwise():
-            of = self._residency
-            self.log.restart(of.media, of.held(), of.stride, hit_points=of.hit_points)
-            return True
-        self.log.record(changes)
-        return self.log.flush()
+    def healed(self, generation: Generation) -> None:
+        """Take a coordinator's word that what is said of the engine has proved right."""
+        if self._holdings.healed(generation):
+            _log.info("holdings vouched for", engine=self.engine.id)
+            self._changed()
 
-    def _speaks_otherwise(self) -> bool:
-        """Tell whether what is held cannot be said within the log's generation."""
-        now, said = self._residency, self.log
-        return (now.media, now.stride, now.hit_points) != (said.media, said.stride, said.hit_points)
+    async def captured(self) -> Captured | None:
+        """Return a copy of the holdings after a whole batch; `None`: nothing worth keeping."""
+        if self._amid:
+            waiting = asyncio.get_running_loop().create_future()
+            self._captures.append(waiting)
+            try:
+                await waiting
+            finally:
+                self._captures.remove(waiting)
+        of = self._holdings
+        if self._place is None or of.unproven:
+            return None
+        return capture(Saved(of.residency, self._place, of.lost, self._process_start_s))
 
     def saw(self, load: Load, at: float) -> None:
         """Hold the engine's counters against its events."""
-        block_size = self._residency.block_size or load.block_size or UNIT
+        block_size = self._holdings.residency.block_size or load.block_size or UNIT
         if self.engine.events:
             self._silence.saw(load, block_size, at)
         if load.asleep and not self._asleep:  # its clear event comes with the step after it wakes
-            self._start_anew("the engine sleeps", lost="")
+            self._holdings.empty()
+            _log.info("a new generation", engine=self.engine.id, reason="the engine sleeps")
+            self._changed()
         self._asleep = bool(load.asleep)
+        if load.process_start_s is not None:
+            before, self._process_start_s = self._process_start_s, load.process_start_s
+            if self._source and before not in (None, load.process_start_s):
+                self._source.check()  # the end of its connection may have gone unseen
 
     @property
     def silent_tokens(self) -> int:
@@ -190,13 +261,13 @@ class Worker:
 
     def status(self) -> Status:
         """Say how far the digest can be vouched for."""
-        self._count_undecodable()
+        self._count()
         events, reason = self._verdict()
         return Status(
             events=events,
             reason=reason,
-            block_size=self._residency.block_size,
-            blocks=self._residency.blocks,
+            block_size=self._holdings.residency.block_size,
+            blocks=self._holdings.residency.blocks,
             batches=self._counters.batches,
             gaps=self._counters.gaps,
             unmatched_removals=self._counters.unmatched_removals,
@@ -208,10 +279,13 @@ class Worker:
             return Events.NONE, "the engine publishes no events"
         if self._unreachable:
             return Events.UNUSABLE, self._unreachable
-        if self._residency.unusable:
-            return Events.UNUSABLE, self._residency.unusable
-        if self._lost:
-            return Events.UNSURE, self._lost
+        if self._holdings.residency.unusable:
+            return Events.UNUSABLE, self._holdings.residency.unusable
+        behind = self._holdings.behind
+        if self._holdings.unproven or (behind and not self._begun):
+            return Events.CONNECTING, behind or "the engine is yet to confirm what was remembered"
+        if doubt := behind or self._holdings.lost:
+            return Events.UNSURE, doubt
         if tokens := self._silence.tokens:
             return Events.UNSURE, f"no events, though {tokens} uncached prompt tokens were computed"
         if not self._heard:

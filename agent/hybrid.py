@@ -95,6 +95,10 @@ class Windows:
         copies[key] -= 1
         return copies[key] or copies.pop(key)
 
+    def holds(self, group: int, medium: Medium, key: EngineKey) -> bool:
+        """Tell whether there is a copy there."""
+        return key in self._copies.get((group, medium), ())
+
     def _level(self, group: int, key: EngineKey) -> int:
         for medium in Medium:
             if key in self._copies.get((group, medium), ()):

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import uvloop
@@ -18,12 +19,14 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.exposition import choose_encoder
 
 from agent.assignment import AssignedEngine
+from agent.checkpoint import Checkpoints
 from agent.config import AgentConfig
 from agent.gpu import GpuReader
 from agent.metrics import AgentMetrics, watch_lag
 from agent.node import Node
 from agent.report import Reporter
 from agent.scrape import Pauses
+from agent.sequence import Place
 from agent.subscriber import Subscriber
 from lineside import launch, logs
 from lineside.clock import SystemClock
@@ -57,7 +60,8 @@ async def run(
             asyncio.TaskGroup() as tasks,
         ):
             pauses = Pauses(config.scrape_busy_s, config.scrape_idle_s)
-            node = Node(tasks, clock, session, _subscriber, GpuReader().read, pauses)
+            kept = Checkpoints(Path(config.checkpoint_dir)) if config.checkpoint_dir else None
+            node = Node(tasks, clock, session, _subscriber, GpuReader().read, pauses, kept)
             reporters = {
                 address: Reporter(address, NodeId(config.node), life, config.token, node, clock)
                 for address in config.coordinators
@@ -74,13 +78,16 @@ async def run(
                 announce({"metrics": _address(listener, config.metrics)})
                 await stop.wait()
             log.info("stopping")
+            await node.save()
             raise _Stopped
     except* _Stopped:
         pass
 
 
-def _subscriber(engine: AssignedEngine) -> Subscriber:
-    return Subscriber(engine.events, engine.replay, bind=engine.events_bind, topic=engine.topic)
+def _subscriber(engine: AssignedEngine, place: Place | None) -> Subscriber:
+    return Subscriber(
+        engine.events, engine.replay, bind=engine.events_bind, topic=engine.topic, place=place
+    )
 
 
 def _registry() -> CollectorRegistry:

@@ -16,13 +16,20 @@ import aiohttp
 
 from agent import gpu, scrape
 from agent.assignment import Assigned, AssignedEngine, Scheme
+from agent.checkpoint import Checkpoints, Key, Saved
 from agent.digest_log import DigestLog
 from agent.engine import Counters, Subscribe, Worker
 from agent.scrape import Failure, ScrapeFailed
 from agent.signals import Load, NodeGpus, Observed, Status
 from lineside import logs
 from lineside.clock import Clock
-from lineside.ids import EngineId
+from lineside.ids import EngineId, Generation
+
+SAVE_S = 30.0
+"""Between two checkpoints of all engines."""
+
+CAPTURE_S = 5.0
+"""For an engine's holdings to come to the end of a batch; then its last checkpoint stays."""
 
 FLUSH_S = 0.02
 """Between the first change and the flush that closes its window, at least."""
@@ -71,11 +78,14 @@ class Node:
         subscribe: Subscribe,
         read_gpus: Callable[[], NodeGpus],
         pauses: scrape.Pauses = scrape.USUAL,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._tasks = tasks
         self._clock = clock
         self._session = session
         self._subscribe = subscribe
+        self._checkpoints = checkpoints
+        self._unsaved = ""  # why the last checkpoint could not be written
         self._pauses = pauses
         self._connected: set[str] = set()
         self._words: dict[str, tuple[Scheme, Assigned]] = {}
@@ -86,6 +96,8 @@ class Node:
         self._dirty = asyncio.Event()
         self._changed: set[asyncio.Event] = set()
         tasks.create_task(self._flush(), name="flush")
+        if checkpoints is not None:
+            tasks.create_task(self._save_often(checkpoints), name="checkpoints")
         tasks.create_task(gpu.watch(read_gpus, clock, self._took_gpus), name="gpus")
 
     # --- what to read -----------------------------------------------------------------------------
@@ -145,7 +157,9 @@ class Node:
         if before:
             self._end(before.task)
         worker = Worker(engine, secret, counters, self._clock, self._dirty.set)
-        task = self._start(partial(worker.run, self._subscribe), f"events {engine.id}")
+        task = self._start(
+            partial(worker.run, self._subscribe, self._remembered), f"events {engine.id}"
+        )
         self.engines[engine.id] = Reading(worker, counters, secret, task, load)
 
     def _start(self, work: Callable[[], Coroutine[None, None, None]], name: str) -> _Task:
@@ -169,6 +183,11 @@ class Node:
         reading = self.engines.get(engine)
         return reading.worker.log if reading else None
 
+    def vouched(self, engine: EngineId, generation: Generation) -> None:
+        """Take a coordinator's word that what is said of an engine has proved right."""
+        if reading := self.engines.get(engine):
+            reading.worker.healed(generation)
+
     def statuses(self) -> dict[EngineId, Observed[Status]]:
         """Return every engine's status as it is now."""
         now = self._clock.monotonic()
@@ -187,6 +206,37 @@ class Node:
         event = asyncio.Event()
         self._changed.add(event)
         return event
+
+    # --- what outlives the agent ------------------------------------------------------------------
+
+    async def _remembered(self, key: Key) -> Saved | str:
+        """Return an engine's checkpoint, or why there is none to use."""
+        if self._checkpoints is None:
+            return "checkpoints are off"
+        return await asyncio.to_thread(self._checkpoints.load, key)
+
+    async def _save_often(self, checkpoints: Checkpoints) -> None:
+        await asyncio.to_thread(checkpoints.prune, self._clock.unix())
+        while True:
+            await self._clock.sleep(SAVE_S)
+            await self.save()
+
+    async def save(self) -> None:
+        """Write a checkpoint of every engine. One after the other: the pauses do not add up."""
+        if self._checkpoints is None:
+            return
+        for reading in list(self.engines.values()):
+            try:
+                async with asyncio.timeout(CAPTURE_S):
+                    captured = await reading.worker.captured()
+                if captured is not None:
+                    await asyncio.to_thread(self._checkpoints.save, reading.worker.key, captured)
+                self._unsaved = ""
+            except (TimeoutError, OSError) as error:
+                reason = str(error) or "a batch took too long"
+                if reason != self._unsaved:
+                    log.warning("no checkpoint", engine=reading.worker.engine.id, reason=reason)
+                self._unsaved = reason
 
     # --- what is read -----------------------------------------------------------------------------
 

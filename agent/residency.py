@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import assert_never
 
-from agent.blocks import GONE, Block
+from agent.blocks import GONE, MASK, ONE, Block, fastest, total
 from agent.hybrid import NotMatched, Windows
 from agent.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, EngineKey, KvEvent
 from lineside.hashing import UNIT, UNIT_BYTES, chain, mix, seed, strided
@@ -28,12 +28,6 @@ NO_CHAIN = "no KV group of full attention was seen"
 
 _MEDIA = (*Medium, None)
 """From level to what is reported."""
-
-# Counts by medium, packed into one integer to save memory: 32 bits each, far more than an engine
-# has blocks. A block held once on the GPU counts 1, which Python keeps one object of.
-_BITS = 32
-_MASK = 2**_BITS - 1
-_ONE = tuple(1 << _BITS * medium for medium in Medium)
 
 
 class Residency:
@@ -65,6 +59,7 @@ class Residency:
         """Whether hit points are reported instead of strided keys (see `agent.hybrid`). A change
         asks for a new generation. `clear` resets it."""
         self._given_up = ""
+        self._at_least_one = False
 
     @property
     def unusable(self) -> str:
@@ -86,6 +81,7 @@ class Residency:
             case AllBlocksCleared():
                 self._withdraw()
                 self._forget_blocks()
+                self._at_least_one = False
             case _:
                 assert_never(event)
 
@@ -100,6 +96,27 @@ class Residency:
         self.block_size = 0
         self.hit_points = False
         self._given_up = ""
+        self._at_least_one = False
+
+    def lose(self) -> None:
+        """Hold nothing any more, because events were lost. Drops changes not taken yet.
+
+        What engine keys mean is kept, so that blocks stored under them get their keys. Until the
+        engine is known to be empty a store then counts as at least one copy, for it may announce
+        anew what was held all along. A count may so be too low, never too high.
+        """
+        for block in list(self._blocks.values()):
+            if block.key is None:
+                block.copies = 0
+            if block.engine_key in self._blocks:
+                self._drop(block)  # kept from an earlier loss, or without a key: of no use
+        self._carriers.clear()
+        self._before.clear()
+        self._windows.empty()
+        for block in self._blocks.values():
+            block.copies, block.level = 0, GONE
+        self.blocks = self.unkeyed_blocks = 0
+        self._at_least_one = True
 
     @property
     def changes(self) -> int:
@@ -111,14 +128,14 @@ class Residency:
         before, self._before = self._before, {}
         changes: dict[BlockKey, Medium | None] = {}
         for key, old in before.items():
-            level = _fastest(self._carriers.get(key, 0))
+            level = fastest(self._carriers.get(key, 0))
             if level != old:
                 changes[key] = _MEDIA[level]
         return changes
 
     def held(self) -> Mapping[BlockKey, Medium]:
         """Return a copy of all that is reported, changes not taken yet included."""
-        return {key: Medium(_fastest(counts)) for key, counts in self._carriers.items()}
+        return {key: Medium(fastest(counts)) for key, counts in self._carriers.items()}
 
     # --- stores and removals ----------------------------------------------------------------------
 
@@ -127,10 +144,9 @@ class Residency:
         if not self._is_chain(event):
             self._store_elsewhere(event)
             return
-        one, units, end = _ONE[event.medium], event.block_size // UNIT, 0
+        one, units, end = ONE[event.medium], event.block_size // UNIT, 0
         parent = None if event.parent is None else self._blocks.get(event.parent)
         keys = self._unit_keys(event, parent)
-        self.blocks += len(event.keys)
         for engine_key in event.keys:
             block = self._blocks.get(engine_key)
             if block is None:
@@ -140,7 +156,10 @@ class Residency:
                     self._place(block, parent, keys[end : end + units])
                 parent = block
                 end += units
+            if self._at_least_one and block.copies & one * MASK:
+                continue
             block.copies += one
+            self.blocks += 1
             if block.key is None:
                 self.unkeyed_blocks += 1
             else:
@@ -150,11 +169,12 @@ class Residency:
         if event.group != self._group:
             self._remove_elsewhere(event)
             return
-        one = _ONE[event.medium]
+        one = ONE[event.medium]
         for engine_key in event.keys:
             block = self._blocks.get(engine_key)
-            if block is None or not block.copies & one * _MASK:
+            if block is None or not block.copies & one * MASK:
                 self.unmatched_removals += 1
+                self._drop(block)
                 continue
             block.copies -= one
             self.blocks -= 1
@@ -206,7 +226,7 @@ class Residency:
     def _place(self, block: Block, parent: Block | None, keys: Sequence[BlockKey]) -> None:
         """Give a block its keys and its parent. Copies from before were counted as unkeyed."""
         if block.copies:
-            self.unkeyed_blocks -= _total(block.copies)
+            self.unkeyed_blocks -= total(block.copies)
         before = 0
         if parent is not None:
             before = parent.phase
@@ -229,7 +249,7 @@ class Residency:
         pending, hybrid = [block], self.hit_points
         while pending:
             block = pending.pop()
-            level = _fastest(block.copies)
+            level = fastest(block.copies)
             if block.parent is not None and block.parent.level > level:
                 level = block.parent.level
             if level == block.level:
@@ -245,14 +265,14 @@ class Residency:
     def _recount(self, key: BlockKey, old: int, new: int) -> None:
         counts = before = self._carriers.get(key, 0)
         if old != GONE:
-            counts -= _ONE[old]
+            counts -= ONE[old]
         if new != GONE:
-            counts += _ONE[new]
+            counts += ONE[new]
         if counts:
             self._carriers[key] = counts
         else:
             del self._carriers[key]
-        self._before.setdefault(key, _fastest(before))
+        self._before.setdefault(key, fastest(before))
 
     def _drop(self, block: Block | None) -> None:
         """Forget a block without copies, and ancestors kept only for it.
@@ -274,6 +294,8 @@ class Residency:
         if event.medium is Medium.GPU and not self._given_up:  # a tier does not tell kinds
             self._admit(event)
         for engine_key in event.keys:
+            if self._at_least_one and self._windows.holds(event.group, event.medium, engine_key):
+                continue
             if self._windows.store(event.group, event.medium, engine_key):
                 self._judge_window(event.group, engine_key)
 
@@ -330,7 +352,7 @@ class Residency:
 
     def _withdraw(self) -> None:
         for key, counts in self._carriers.items():
-            self._before.setdefault(key, _fastest(counts))
+            self._before.setdefault(key, fastest(counts))
         self._carriers.clear()
 
     def _forget_blocks(self) -> None:
@@ -360,16 +382,3 @@ def run_keys(parent: BlockKey, event: BlockStored) -> list[BlockKey]:
 
 def _start(part: tuple[str, int]) -> int:
     return part[1]
-
-
-def _fastest(counts: int) -> int:
-    """Return the fastest medium that counts something, as a level."""
-    if counts & _MASK:
-        return 0
-    if not counts:
-        return GONE
-    return 1 if counts >> _BITS & _MASK else 2
-
-
-def _total(counts: int) -> int:
-    return sum(counts >> _BITS * medium & _MASK for medium in Medium)

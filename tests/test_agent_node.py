@@ -16,11 +16,12 @@ from agent.kv_events import AllBlocksCleared, Batch, BlockRemoved, BlockStored, 
 from agent.metrics import AgentMetrics
 from agent.node import FLUSH_KEYS, FLUSH_MAX_S, FLUSH_S, Node
 from agent.scrape import ScrapeFailed
+from agent.sequence import Behind, Gap, Item, Place, Restarted, Whole
 from agent.signals import Events, Gpu, Load, NodeGpus, Observed, Status
 from agent.silence import ALARM_S, LAG_S, Silence
-from agent.subscriber import CannotSubscribe, Gap, Item, Restarted
+from agent.subscriber import CannotSubscribe
 from lineside.hashing import chain, pack, seed, strided
-from lineside.ids import EngineId, Medium, NodeId
+from lineside.ids import EngineId, Generation, Medium, NodeId
 from tests.manual_clock import ManualClock, settle
 
 SECRET = b"secret"
@@ -65,7 +66,13 @@ class FakeSource:
     closed: bool = False
     undecodable: int = 0
     refusal: str = ""
+    replays: int = 0
+    place: Place | None = None
+    checks: int = 0
     queue: asyncio.Queue[Item] = field(default_factory=asyncio.Queue)
+
+    def check(self) -> None:
+        self.checks += 1
 
     async def items(self) -> AsyncGenerator[Item, None]:
         self.opened = True
@@ -95,8 +102,8 @@ class Bench:
         )
         self.changed = self.node.subscribe()
 
-    def subscribe(self, engine: AssignedEngine) -> FakeSource:
-        self.sources.append(FakeSource(engine, refusal=self.refusal))
+    def subscribe(self, engine: AssignedEngine, place: Place | None = None) -> FakeSource:
+        self.sources.append(FakeSource(engine, refusal=self.refusal, place=place))
         return self.sources[-1]
 
     async def assign(
@@ -221,7 +228,10 @@ async def test_a_healed_gap_is_counted_and_changes_nothing() -> None:
         await bench.assign(engine())
         await bench.feed(batch(stored()))
         before = bench.generation()
+        await bench.feed(Behind("catching up"), Whole())
         await bench.feed(Gap(1, 3, lost=False, reason="asking"), batch(seq=1))
+        assert (bench.status().events, bench.status().reason) == (Events.UNSURE, "asking")
+        await bench.feed(Whole())
         assert bench.held() == KEYS
         assert bench.generation() == before
         assert bench.status() == Status(Events.LIVE, block_size=32, blocks=4, batches=2, gaps=1)
@@ -233,14 +243,73 @@ async def test_a_lost_gap_empties_the_engine_and_says_so_until_a_clear() -> None
         await bench.feed(batch(stored()))
         before = bench.generation()
         await bench.feed(
-            Gap(1, 5, lost=False, reason="asking"), Gap(2, 5, lost=True, reason="the buffer ended")
+            Gap(1, 5, lost=False, reason="asking"),
+            Gap(2, 5, lost=True, reason="the buffer ended"),
+            Whole(),
         )
         assert bench.held() == {}
         assert bench.generation() != before
-        unsure = Status(Events.UNSURE, "events were lost: the buffer ended", batches=1, gaps=1)
+        unsure = Status(
+            Events.UNSURE, "events were lost: the buffer ended", block_size=32, batches=1, gaps=1
+        )
         assert bench.status() == unsure
         await bench.feed(batch(AllBlocksCleared(), seq=5))
-        assert bench.status() == Status(Events.LIVE, batches=2, gaps=1)
+        assert bench.status() == Status(Events.LIVE, block_size=32, batches=2, gaps=1)
+
+
+async def test_after_a_loss_known_parents_give_their_children_keys() -> None:
+    """And an announcement made anew counts once, so that one removal ends it."""
+    async with running() as bench:
+        await bench.assign(engine())
+        await bench.feed(batch(stored()))
+        await bench.feed(Gap(1, 2, lost=True, reason="the buffer ended"), Whole())
+        tail = replace_run(parent=2, keys=(3, 4), tokens=TOKENS[64:])
+        await bench.feed(batch(tail, seq=2))
+        assert bench.held() == {}
+        head = replace_run(parent=None, keys=(1, 2), tokens=TOKENS[:64])
+        await bench.feed(batch(head, head, tail, seq=3))
+        assert bench.held() == KEYS
+        assert bench.status().blocks == 4
+        await bench.feed(batch(BlockRemoved((1,), Medium.GPU, 0), seq=4))
+        assert bench.held() == {}
+
+
+def replace_run(parent: int | None, keys: tuple[int, ...], tokens: list[int]) -> BlockStored:
+    return BlockStored(
+        keys, parent, pack(tokens), 32, Medium.GPU, 0, True, None, None, (), len(keys)
+    )
+
+
+async def test_doubt_ends_when_a_coordinator_vouches_for_this_generation() -> None:
+    async with running() as bench:
+        await bench.assign(engine())
+        await bench.feed(batch(stored()), Gap(1, 2, lost=True, reason="the buffer ended"), Whole())
+        bench.node.vouched(A, Generation("another"))
+        bench.node.vouched(B, Generation(bench.generation()))
+        assert bench.status().events is Events.UNSURE
+        bench.node.vouched(A, Generation(bench.generation()))
+        assert bench.status().events is Events.LIVE
+
+
+async def test_what_the_engine_has_yet_to_send_is_a_doubt() -> None:
+    async with running() as bench:
+        await bench.assign(engine())
+        await bench.feed(Behind("catching up"), batch(stored()))
+        assert (bench.status().events, bench.status().reason) == (Events.CONNECTING, "catching up")
+        await bench.feed(Whole())
+        assert bench.status().events is Events.LIVE
+        await bench.feed(Behind("the connection is lost"))
+        assert bench.status().events is Events.UNSURE
+        assert bench.held() == KEYS
+
+
+async def test_another_start_of_the_process_makes_the_reader_ask() -> None:
+    async with running() as bench:
+        await bench.assign(engine())
+        for start in (100.0, 100.0, None, 200.0, 200.0):
+            started = f"process_start_time_seconds {start}\n" if start else ""
+            bench.saw(page() + started)
+        assert bench.sources[0].checks == 1
 
 
 async def test_a_slower_medium_starts_a_generation() -> None:
@@ -543,6 +612,9 @@ async def test_a_new_worker_opens_only_when_the_old_one_has_closed() -> None:
         order: list[str] = []
 
         class Slow(FakeSource):
+            def __init__(self, engine: AssignedEngine, place: Place | None) -> None:
+                super().__init__(engine)
+
             async def items(self) -> AsyncGenerator[Item, None]:
                 order.append(f"open {self.engine.stride}")
                 try:
