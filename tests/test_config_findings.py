@@ -87,7 +87,7 @@ def test_everything_is_said_at_once_in_the_order_of_the_file() -> None:
         pytest.param(
             "{transport: plaintext, timeouts: {zzz: 1}}",
             "c.yaml:1:35: unknown-setting: there is no setting `zzz` in `timeouts`\n"
-            "  help: there are `connect_s`, `first_token_s`, `idle_s`, `total_s`",
+            "  help: there are `connect_s`, `first_token_s`, `idle_s`, `total_s`, `receive_s`",
             id="nothing near, and few to name",
         ),
         pytest.param(
