@@ -272,6 +272,8 @@ class Worker:
             gaps=self._counters.gaps,
             unmatched_removals=self._counters.unmatched_removals,
             undecodable=self._counters.undecodable,
+            replays=self._counters.replays,
+            restarts=self._counters.restarts,
         )
 
     def _verdict(self) -> tuple[Events, str]:

@@ -154,6 +154,8 @@ def _memory_ratio(gpu: Gpu) -> float | None:
 
 
 _COUNTERS = (
+    ("lineside_agent_replays", "replays", "Replays asked of an engine."),
+    ("lineside_agent_engine_restarts", "restarts", "New lives of an engine seen."),
     ("lineside_agent_event_batches", "batches", "Event batches applied."),
     ("lineside_agent_event_gaps", "gaps", "Gaps in an engine's event sequence, healed or not."),
     ("lineside_agent_undecodable_events", "undecodable", "Messages and events not understood."),

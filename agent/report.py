@@ -63,6 +63,10 @@ class Hub(Protocol):
         """Note that a coordinator's stream ended."""
         ...
 
+    def vouched(self, engine: EngineId, generation: Generation) -> None:
+        """Note that what is said of an engine has proved right."""
+        ...
+
     def log(self, engine: EngineId) -> DigestLog | None:
         """Return an engine's digest log; `None`: it is not read (yet)."""
         ...
@@ -259,6 +263,9 @@ class _Stream:
             case "ack":
                 ack = message.ack
                 self._acked[EngineId(ack.engine)] = Generation(ack.generation), ack.digest_seq
+            case "vouch":
+                vouch = message.vouch
+                self._hub.vouched(EngineId(vouch.engine), Generation(vouch.generation))
 
     def _keep(self, engines: set[EngineId]) -> None:
         """Forget engines that are no longer assigned."""

@@ -46,6 +46,9 @@ class Status:
     gaps: int = 0
     unmatched_removals: int = 0
     undecodable: int = 0
+    replays: int = 0
+    """Asked for; stays on the agent, as do `restarts`."""
+    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

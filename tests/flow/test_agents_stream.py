@@ -23,7 +23,7 @@ from coordinator.numbering import Numbering
 from coordinator.store import SqliteStore
 from lineside.clock import SystemClock
 from lineside.digest import DeltaPacker, encode_snapshot
-from lineside.ids import BlockKey, EngineId, GroupId, Medium, ModelName, NodeId
+from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, ModelName, NodeId
 from lineside.v1 import agents_pb2 as pb
 from lineside.v1 import agents_pb2_grpc as rpc
 
@@ -74,6 +74,7 @@ class FakeHub:
     schemes: list[Scheme] = field(default_factory=list)
     words: list[Assigned] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
+    vouches: list[tuple[EngineId, Generation]] = field(default_factory=list)
     load: Observed[Load] | None = None
     node_gpus: Observed[NodeGpus] | None = None
     events: list[asyncio.Event] = field(default_factory=list)
@@ -90,6 +91,9 @@ class FakeHub:
 
     def release(self, coordinator: str) -> None:
         self.released.append(coordinator)
+
+    def vouched(self, engine: EngineId, generation: Generation) -> None:
+        self.vouches.append((engine, generation))
 
     def log(self, engine: EngineId) -> DigestLog | None:
         return self.logs.get(engine)

@@ -46,20 +46,22 @@ class Update(_message.Message):
     def __init__(self, statuses: _Optional[_Iterable[_Union[EngineStatus, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[EngineLoad, _Mapping]]] = ..., gpu: _Optional[_Union[NodeGpu, _Mapping]] = ..., deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("hello", "assignment", "resume", "resync", "ack", "peer_in_flight")
+    __slots__ = ("hello", "assignment", "resume", "resync", "ack", "peer_in_flight", "vouch")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     RESYNC_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     PEER_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    VOUCH_FIELD_NUMBER: _ClassVar[int]
     hello: CoordinatorHello
     assignment: Assignment
     resume: Resume
     resync: Resync
     ack: Ack
     peer_in_flight: PeerInFlight
-    def __init__(self, hello: _Optional[_Union[CoordinatorHello, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., peer_in_flight: _Optional[_Union[PeerInFlight, _Mapping]] = ...) -> None: ...
+    vouch: Vouch
+    def __init__(self, hello: _Optional[_Union[CoordinatorHello, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., peer_in_flight: _Optional[_Union[PeerInFlight, _Mapping]] = ..., vouch: _Optional[_Union[Vouch, _Mapping]] = ...) -> None: ...
 
 class AgentHello(_message.Message):
     __slots__ = ("protocol_min", "protocol_max", "node", "life", "connection", "software")
@@ -156,6 +158,14 @@ class Ack(_message.Message):
     generation: str
     digest_seq: int
     def __init__(self, engine: _Optional[str] = ..., generation: _Optional[str] = ..., digest_seq: _Optional[int] = ...) -> None: ...
+
+class Vouch(_message.Message):
+    __slots__ = ("engine", "generation")
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    engine: str
+    generation: str
+    def __init__(self, engine: _Optional[str] = ..., generation: _Optional[str] = ...) -> None: ...
 
 class MediumKeys(_message.Message):
     __slots__ = ("medium", "keys")
