@@ -4,7 +4,7 @@ Written by discovery (`assign`) and by ingest (`observe_*`, `link_*`); readers t
 Pure: time is an argument, in the coordinator's monotonic seconds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -264,6 +264,8 @@ class Cluster:
     _gpus: dict[NodeId, tuple[NodeGpus, float]] = field(default_factory=dict)
     _serving: dict[str, list[_Record]] = field(default_factory=dict)
     _groups: dict[str, set[tuple[GroupId, str | None]]] = field(default_factory=dict)
+    _views: dict[str, tuple[tuple[EngineView, ...], float]] = field(default_factory=dict)
+    """By model: the last answer, and when the oldest view in it was made."""
     _found: tuple[Engine, ...] = ()
     _factors: dict[GroupId, int] = field(default_factory=dict)
 
@@ -276,7 +278,7 @@ class Cluster:
             record = before.get(engine.id) or _Record(engine)
             record.engine, record.view = engine, None
             self._records[engine.id] = record
-        self._serving, self._groups = {}, {}
+        self._serving, self._groups, self._views = {}, {}, {}
         for record in self._records.values():
             for served in record.engine.models:
                 self._serving.setdefault(served.name, []).append(record)
@@ -310,28 +312,33 @@ class Cluster:
     def observe_away(self, engine: EngineId, reason: str) -> None:
         """Note why an engine's server cannot be reached; empty: it answers again."""
         if record := self._records.get(engine):
-            record.away, record.view = reason, None
+            record.away = reason
+            self._changed(record)
 
     def observe_failing(self, engine: EngineId, reason: str) -> None:
         """Note why an engine should not be used; empty: it should."""
         if record := self._records.get(engine):
-            record.failing, record.view = reason, None
+            record.failing = reason
+            self._changed(record)
 
     def link(self, engine: EngineId, up: bool) -> None:
         """Note that the agent's stream came or went."""
         if record := self._records.get(engine):
-            record.linked, record.view = up, None
+            record.linked = up
+            self._changed(record)
 
     def observe_status(self, engine: EngineId, status: Status, heard_at: float) -> None:
         """Keep the agent's word. It is the heartbeat of the engine's digest."""
         if record := self._records.get(engine):
-            record.status, record.heard_at, record.view = status, heard_at, None
+            record.status, record.heard_at = status, heard_at
+            self._changed(record)
 
     def observe_load(self, engine: EngineId, load: Load, observed_at: float) -> None:
         """Keep the newest load report."""
         record = self._records.get(engine)
         if record and (record.load is None or observed_at >= record.load_at):
-            record.load, record.load_at, record.view = load, observed_at, None
+            record.load, record.load_at = load, observed_at
+            self._changed(record)
 
     def observe_digest(
         self, engine: EngineId, generation: str, live: bool, diverged: bool, heard_at: float
@@ -339,7 +346,12 @@ class Cluster:
         """Note the state of the engine's digest after a message."""
         if record := self._records.get(engine):
             record.generation, record.digest_live, record.diverged = generation, live, diverged
-            record.heard_at, record.view = heard_at, None
+            record.heard_at = heard_at
+            self._changed(record)
+
+    def _changed(self, record: _Record) -> None:
+        record.view = None
+        self._views.clear()
 
     def observe_gpus(self, node: NodeId, gpus: NodeGpus, observed_at: float) -> None:
         """Keep a node's GPU report."""
@@ -365,9 +377,18 @@ class Cluster:
         """Return those of `engines(model)` that are not away."""
         return [record.engine for record in self._serving.get(model, ()) if not record.away]
 
-    def views(self, model: str, now: float) -> list[EngineView]:
-        """Return `snapshot(now).serving(model)` without a view of all other engines."""
-        return [_view(record, now) for record in self._serving.get(model, ())]
+    def views(self, model: str, now: float) -> Sequence[EngineView]:
+        """Return `snapshot(now).serving(model)` without a view of all other engines.
+
+        It is the same object for as long as nothing new is known: see `VIEW_FOR_S`.
+        """
+        kept = self._views.get(model)
+        if kept is not None and 0 <= now - kept[1] < VIEW_FOR_S:
+            return kept[0]
+        views = tuple(_view(record, now) for record in self._serving.get(model, ()))
+        if views:
+            self._views[model] = views, min(record.viewed_at for record in self._serving[model])
+        return views
 
     def models(self) -> list[ServedModel]:
         """Return each served name once, sorted."""

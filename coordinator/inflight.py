@@ -5,7 +5,7 @@ whichever path the request ends, or by its deadline; sums are integers, so they 
 zero and are never negative.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -133,14 +133,21 @@ class InFlight:
 
     def queue(self, engine: EngineId, now: float) -> Queue:
         """Return an engine's load at this moment."""
-        line = self._lines.get(engine)
-        peers = self._peers.get(engine)
-        if line is None:
-            return EMPTY if peers is None else Queue(peers=peers)
-        if line.next_due is not None and line.next_due <= now:
-            _dequeue_due(line, now)
-        wait_s = _wait_s(line, now) if line.queued else 0.0
-        return Queue(len(line.leases), line.queued_tokens, wait_s, peers or _NO_PEER)
+        return self.queues((engine,), now)[0]
+
+    def queues(self, engines: Sequence[EngineId], now: float) -> list[Queue]:
+        """Return each engine's load at this moment."""
+        line_of, peers_of, queues = self._lines.get, self._peers.get, []
+        for engine in engines:
+            line, peers = line_of(engine), peers_of(engine, _NO_PEER)
+            if line is None:
+                queues.append(EMPTY if peers is _NO_PEER else Queue(peers=peers))
+                continue
+            if line.next_due is not None and line.next_due <= now:
+                _dequeue_due(line, now)
+            wait_s = _wait_s(line, now) if line.queued else 0.0
+            queues.append(Queue._make((len(line.leases), line.queued_tokens, wait_s, peers)))
+        return queues
 
     @property
     def outstanding(self) -> int:

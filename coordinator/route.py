@@ -6,7 +6,7 @@ remembered here: the caller accounts it.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -125,48 +125,77 @@ class Undecided:
     dropped: tuple[Candidate, ...]
 
 
+class Runner(NamedTuple):
+    """An engine in the running. `block` 0: nothing can be said of its cache."""
+
+    view: EngineView
+    engine: Engine
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What follows from the engines' views alone, worked out once for all who see the same."""
+
+    runners: tuple[Runner, ...]
+    engines: tuple[EngineId, ...]
+    """Of the runners."""
+    dropped: tuple[tuple[EngineView, str], ...]
+    """The others, and why."""
+
+
+def field_of(views: Iterable[EngineView]) -> Field:
+    """Return which engines are in the running.
+
+    Failing engines are used where there are no others: what may fail beats what surely does.
+    """
+    runners: list[Runner] = []
+    failing: list[Runner] = []
+    dropped: list[tuple[EngineView, str]] = []
+    for view in views:
+        if view.away or view.asleep:
+            dropped.append((view, "away" if view.away else "asleep"))
+        else:
+            block = (view.block_size or UNIT) if view.cache_usable else 0
+            (failing if view.failing else runners).append(Runner(view, view.engine, block))
+    if runners:
+        dropped += [(runner.view, "failing") for runner in failing]
+    runners = runners or failing
+    engines = tuple(runner.engine.id for runner in runners)
+    return Field(tuple(runners), engines, tuple(dropped))
+
+
 def decide(
     facts: Facts,
-    views: Sequence[EngineView],
+    field: Field,
     held: Held,
-    queue_of: Callable[[EngineId], Queue],
+    queues_of: Callable[[Sequence[EngineId]], Sequence[Queue]],
     recent_of: Callable[[Engine], float],
     predictor: Predictor,
     rng: random.Random,
 ) -> Decision | Undecided:
     """Rank the engines that serve a model; equal costs come in random order.
 
-    Failing engines are used where there are no others: what may fail beats what surely does.
-    `views` are the engines that serve the model; the caller has refused an unknown one.
+    `field` is of the engines that serve the model; the caller has refused an unknown one.
     `recent_of` returns the seconds of work that an engine was given lately.
     """
-    awake: list[tuple[EngineView, Queue]] = []
-    failing: list[tuple[EngineView, Queue]] = []
-    dropped: list[Candidate] = []
-    for view in views:
-        if view.away:
-            dropped.append(Candidate(view, facts.model, dropped_by="away"))
-        elif view.asleep:
-            dropped.append(Candidate(view, facts.model, dropped_by="asleep"))
-        else:
-            (failing if view.failing else awake).append((view, queue_of(view.engine.id)))
-    if failing and awake:
-        dropped += [Candidate(view, facts.model, dropped_by="failing") for view, _ in failing]
-    awake = awake or failing
-    if not awake:
-        return Undecided(NoEngineReady(facts.model), tuple(dropped))
+    dropped = tuple(Candidate(view, facts.model, dropped_by=why) for view, why in field.dropped)
+    if not field.runners:
+        return Undecided(NoEngineReady(facts.model), dropped)
+    queues = queues_of(field.engines)
     # What was counts as far as nothing is: queues say it better while there are any.
-    idle = sum(not queue.outstanding for _, queue in awake) / len(awake)
-    ranked = _candidates(facts, awake, held, SHARE * idle, recent_of, predictor)
+    idle = sum(not queue[0] for queue in queues) / len(queues)
+    ranked = _candidates(facts, field, held, queues, SHARE * idle, recent_of, predictor)
     chance = rng.random
     ranked.sort(key=lambda candidate: (candidate.cost, chance()))
-    return Decision(tuple(ranked), tuple(dropped))
+    return Decision(tuple(ranked), dropped)
 
 
 def _candidates(
     facts: Facts,
-    awake: Sequence[tuple[EngineView, Queue]],
+    field: Field,
     held: Held,
+    queues: Sequence[Queue],
     recent_share: float,
     recent_of: Callable[[Engine], float],
     predictor: Predictor,
@@ -178,16 +207,17 @@ def _candidates(
     limit = max(0, (load if prompt is None else prompt) - 1)
     indexed, claimed, own = held.indexed.get, held.claimed.get, predictor.own_s
     candidates = []
-    for view, (outstanding, _, wait_s, peers) in awake:
-        engine = view.engine
-        units, claim = indexed(engine.id), claimed(engine.id)
+    for runner, name, queue in zip(field.runners, field.engines, queues, strict=True):
+        view, engine, block = runner
+        outstanding, _, wait_s, peers = queue
         overlap, ahead, worth = 0, 0, 0.0
-        if (units or claim) and view.cache_usable:
-            block = view.block_size or UNIT
-            if units:
+        if block:
+            if units := indexed(name):
                 overlap, worth = _cached(units, block, limit)
-            if claim and (reach := min(claim * UNIT, limit) // block * block) > overlap:
-                ahead, worth = reach - overlap, float(reach)
+            if claim := claimed(name):
+                reach = min(claim * UNIT, limit) // block * block
+                if reach > overlap:
+                    ahead, worth = reach - overlap, float(reach)
         own_s = own(engine, load - worth if worth < load else 0.0, overlap + ahead)
         if peers.outstanding:
             outstanding += peers.outstanding

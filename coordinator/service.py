@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 
 from coordinator.attempts import Attempt, may_repeat
 from coordinator.canonical import Canonical, rewrite
-from coordinator.cluster import Cluster, Engine
+from coordinator.cluster import Cluster, Engine, EngineView
 from coordinator.inflight import InFlight, Lease
 from coordinator.limits import Limiter, Reservation, Usage
 from coordinator.overlay import STRIDE, Claim, Overlay
@@ -24,7 +24,17 @@ from coordinator.predict import Predictor
 from coordinator.recent import RecentWork
 from coordinator.records import Outcome, Record, Records
 from coordinator.refusal import Draining, OverLimit, Refusal, UnknownModel, to_reply
-from coordinator.route import Candidate, Decision, Facts, Held, Undecided, Units, decide
+from coordinator.route import (
+    Candidate,
+    Decision,
+    Facts,
+    Field,
+    Held,
+    Undecided,
+    Units,
+    decide,
+    field_of,
+)
 from coordinator.tagging import Tagger
 from coordinator.tokens import Tokenized
 from lineside import hashing
@@ -34,6 +44,9 @@ from policies.verdict import Verdict, default_route
 
 BYTES_PER_TOKEN = 4
 """What an unknown prompt is taken to weigh in a queue; used for load, never shown."""
+
+FIELDS = 1000
+"""Models whose engines are kept sorted out; all are forgotten when there are more."""
 
 MEDIA_TOKENS = 1000
 """The same for what follows a prompt's first picture or sound."""
@@ -113,6 +126,9 @@ class Service:
     secret: bytes = field(repr=False)
     lease_s: float
     draining: bool = False
+    _fields: dict[ModelName, tuple[Sequence[EngineView], Field]] = field(
+        init=False, default_factory=dict
+    )
 
     async def route(
         self, request: Canonical, tenant: TenantId, request_id: str
@@ -269,9 +285,9 @@ class Service:
                 prompt_tokens=tokenized.count,
                 load_tokens=_load_tokens(request, tokenized),
             ),
-            self.cluster.views(verdict.models[0], now),
+            self._field(verdict.models[0], now),
             held,
-            partial(self.inflight.queue, now=now),
+            partial(self.inflight.queues, now=now),
             self.recent.seconds,
             self.predictor,
             self.rng,
@@ -280,6 +296,16 @@ class Service:
         if isinstance(decided, Decision):
             record.decision = decided
         return decided, keys
+
+    def _field(self, model: ModelName, now: float) -> Field:
+        """Return the model's engines in the running; the views of a moment give one field."""
+        views = self.cluster.views(model, now)
+        kept = self._fields.get(model)
+        if kept is None or kept[0] is not views:
+            if len(self._fields) >= FIELDS:
+                self._fields.clear()
+            kept = self._fields[model] = views, field_of(views)
+        return kept[1]
 
     def _held(
         self, verdict: Verdict, request: Canonical, tokenized: Tokenized

@@ -21,7 +21,7 @@ from coordinator.cluster import (
 from coordinator.inflight import EMPTY, PeerSum, Queue
 from coordinator.predict import FixedRate
 from coordinator.refusal import NoEngineReady
-from coordinator.route import Decision, Facts, Held, Undecided, Units, decide
+from coordinator.route import Decision, Facts, Held, Undecided, Units, decide, field_of
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 
 MODEL = ModelName("m")
@@ -58,12 +58,12 @@ def decided(
 ) -> Decision:
     decision = decide(
         Facts(MODEL, prompt, load_tokens=1000 if prompt is None else prompt),
-        views,
+        field_of(views),
         Held(
             {EngineId(name): units for name, units in (overlaps or {}).items()},
             {EngineId(name): units for name, units in (ahead or {}).items()},
         ),
-        lambda engine: (queues or {}).get(engine, EMPTY),
+        lambda engines: [(queues or {}).get(engine, EMPTY) for engine in engines],
         lambda engine: (recent or {}).get(engine.id, 0.0),
         RATE,
         random.Random(seed),
@@ -232,7 +232,7 @@ def test_recent_work_counts_as_far_as_engines_idle() -> None:
 def test_when_all_are_away_there_is_no_decision() -> None:
     away = view("a", away="cannot connect")
     facts, rng = Facts(MODEL, 1, 1), random.Random(0)
-    undecided = decide(facts, [away], Held(), lambda _: EMPTY, lambda _: 0.0, RATE, rng)
+    undecided = decide(facts, field_of([away]), Held(), lambda _: [], lambda _: 0.0, RATE, rng)
     assert isinstance(undecided, Undecided)
     assert undecided.refusal == NoEngineReady(MODEL)
     assert [candidate.dropped_by for candidate in undecided.dropped] == ["away"]
