@@ -145,6 +145,9 @@ class EngineView(NamedTuple):
     failing: str = ""
     """Why the engine is not used though it can be reached; empty: it is used."""
 
+    hit_points: bool = False
+    """The digest holds depths that the engine can serve from, and nothing before them."""
+
     @property
     def block_size(self) -> int | None:
         """Tokens in one of the engine's cache blocks, from its events, else from its metrics."""
@@ -249,6 +252,7 @@ class _Record:
     generation: str = ""
     digest_live: bool = False
     diverged: bool = False
+    hit_points: bool = False
     away: str = ""
     failing: str = ""
     view: EngineView | None = None
@@ -341,12 +345,18 @@ class Cluster:
             self._changed(record)
 
     def observe_digest(
-        self, engine: EngineId, generation: str, live: bool, diverged: bool, heard_at: float
+        self,
+        engine: EngineId,
+        generation: str,
+        live: bool,
+        diverged: bool,
+        heard_at: float,
+        hit_points: bool = False,
     ) -> None:
         """Note the state of the engine's digest after a message."""
         if record := self._records.get(engine):
             record.generation, record.digest_live, record.diverged = generation, live, diverged
-            record.heard_at = heard_at
+            record.heard_at, record.hit_points = heard_at, hit_points
             self._changed(record)
 
     def _changed(self, record: _Record) -> None:
@@ -422,4 +432,5 @@ def _fresh_view(record: _Record, now: float) -> EngineView:
         record.diverged,
         record.away,
         record.failing,
+        record.hit_points,
     )

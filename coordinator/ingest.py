@@ -371,6 +371,7 @@ class AgentsServicer(rpc.AgentsServicer):
             live=holding is not None,
             diverged=holding is not None and not feed.current,
             heard_at=heard_at,
+            hit_points=holding is not None and holding.hit_points,
         )
 
 

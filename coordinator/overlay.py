@@ -9,11 +9,11 @@ is a guess with an end, never part of a digest, its checksum or what engines' re
 The claims of a group form a tree of prompts with common beginnings, so that a look-up costs a few
 steps however many requests are in flight.
 
-Of an engine that reports hit points too much is claimed: it will serve a prompt's last hit point,
-and no shorter beginning of it.
+An engine that reports hit points serves a prompt from the end of one before it, and from no shorter
+beginning of that: its claims hold at their end alone.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,11 +32,16 @@ and its prompt counts as held when the engine says so."""
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A run of keys that the same claims share. `holders` counts them by engine."""
+    """A run of keys that the same claims share. `holders` counts them by engine.
+
+    Claims that hold at their end alone are in `ends` of their last node instead.
+    """
 
     keys: Sequence[BlockKey]
     parent: "_Node | None"
-    holders: dict[EngineId, int] = field(default_factory=dict)
+    claims: int = 0
+    holders: Counter[EngineId] = field(default_factory=Counter)
+    ends: Counter[EngineId] = field(default_factory=Counter)
     children: dict[BlockKey, "_Node"] = field(default_factory=dict)
 
 
@@ -47,6 +52,7 @@ class Claim:
     engine: EngineId
     group: GroupId
     deadline: float
+    at_end: bool
     leaf: _Node = field(repr=False)
 
 
@@ -77,12 +83,22 @@ class Overlay:
                 units.update(dict.fromkeys(node.holders, at * STRIDE))
                 if shared < len(node.keys):
                     break
+                units.update(dict.fromkeys(node.ends, at * STRIDE))
         return units
 
     def take(
-        self, engine: EngineId, group: GroupId, keys: Sequence[BlockKey], deadline: float
+        self,
+        engine: EngineId,
+        group: GroupId,
+        keys: Sequence[BlockKey],
+        deadline: float,
+        at_end: bool = False,
     ) -> Claim | None:
-        """Count keys as held by an engine. `None`: there are none, or there is no room."""
+        """Count keys as held by an engine. `None`: there are none, or there is no room.
+
+        `at_end`: a prompt has to go on where these keys end, as with an engine that reports hit
+        points: from what a prompt shares with this one alone it cannot be served.
+        """
         if not keys:
             return None
         root = self._roots.get(group) or _Node((), None)
@@ -95,12 +111,9 @@ class Overlay:
             node.children[keys[at]] = node = _Node(keys[at:], node)
             self.keys += len(keys) - at
         self._roots[group] = root
-        claim = Claim(engine, group, deadline, node)
+        claim = Claim(engine, group, deadline, at_end, node)
         self._open[claim] = None
-        up: _Node | None = node
-        while up is not None:
-            up.holders[engine] = up.holders.get(engine, 0) + 1
-            up = up.parent
+        _count(claim, 1)
         return claim
 
     def settle(self, claim: Claim, now: float) -> None:
@@ -144,12 +157,10 @@ class Overlay:
         }
 
     def _end(self, claim: Claim) -> None:
+        _count(claim, -1)
         node: _Node | None = claim.leaf
         while node is not None:
-            node.holders[claim.engine] -= 1
-            if not node.holders[claim.engine]:
-                del node.holders[claim.engine]
-            if not node.holders:
+            if not node.claims:
                 self._remove(node, claim.group)
             node = node.parent
 
@@ -159,6 +170,25 @@ class Overlay:
         else:
             del node.parent.children[node.keys[0]]
             self.keys -= len(node.keys)
+
+
+def _count(claim: Claim, by: int) -> None:
+    """Count a claim in, or out, on the way from its last node to the root."""
+    engine, node = claim.engine, claim.leaf
+    if claim.at_end:
+        _add(node.ends, engine, by)
+    up: _Node | None = node
+    while up is not None:
+        up.claims += by
+        if not claim.at_end:
+            _add(up.holders, engine, by)
+        up = up.parent
+
+
+def _add(counts: Counter[EngineId], engine: EngineId, by: int) -> None:
+    counts[engine] += by
+    if not counts[engine]:
+        del counts[engine]
 
 
 def _descend(root: _Node, keys: Sequence[BlockKey]) -> tuple[_Node, int]:
@@ -180,7 +210,8 @@ def _cut(node: _Node, at: int) -> _Node:
     The node itself keeps its end: claims point at it.
     """
     assert node.parent is not None
-    upper = _Node(node.keys[:at], node.parent, dict(node.holders), {node.keys[at]: node})
+    upper = _Node(node.keys[:at], node.parent, node.claims, node.holders.copy())
+    upper.children[node.keys[at]] = node
     node.parent.children[upper.keys[0]] = upper
     node.keys, node.parent = node.keys[at:], upper
     return upper

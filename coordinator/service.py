@@ -338,7 +338,8 @@ class Service:
         lease = self.inflight.take(
             engine.id, uncached, candidate.own_s, now, deadline, None if streams else due
         )
-        claim = self.overlay.take(engine.id, engine.group, keys.get(engine.group, ()), deadline)
+        prompt, at_end = keys.get(engine.group, ()), candidate.view.hit_points
+        claim = self.overlay.take(engine.id, engine.group, prompt, deadline, at_end)
         self.recent.note(engine, candidate.own_s)
         return lease, claim
 

@@ -95,6 +95,18 @@ def test_a_prompt_shorter_than_a_stride_claims_nothing() -> None:
     assert Overlay().take(A, G, [], 100.0) is None
 
 
+def test_a_claim_at_its_end_holds_for_prompts_that_go_on_from_there() -> None:
+    overlay = Overlay()
+    claim = overlay.take(A, G, keys("abcd"), 100.0, at_end=True)
+    assert claim
+    take(overlay, B, "abx")  # cuts the other's run in two
+    assert depths(overlay, keys("abcdef")) == {A: 4, B: 2}
+    assert depths(overlay, keys("abcd")) == {A: 4, B: 2}
+    assert depths(overlay, keys("abcx")) == {B: 2}
+    overlay.drop(claim)
+    assert (depths(overlay, keys("abcdef")), overlay.keys) == ({B: 2}, 3)
+
+
 def test_groups_do_not_mix() -> None:
     overlay = Overlay()
     take(overlay, A, "abc", G)
@@ -105,8 +117,8 @@ def test_groups_do_not_mix() -> None:
 
 prompts = st.text("ab", min_size=1, max_size=6)
 steps = st.lists(
-    st.tuples(st.sampled_from(["take", "drop", "settle", "expire"]), st.sampled_from([A, B, C]),
-              prompts, st.integers(0, 9)),
+    st.tuples(st.sampled_from(["take", "take at end", "drop", "settle", "expire"]),
+              st.sampled_from([A, B, C]), prompts, st.integers(0, 9)),
     max_size=40,
 )  # fmt: skip
 
@@ -126,8 +138,10 @@ def test_the_tree_says_what_a_list_of_claims_says(
     settled: list[tuple[Claim, str, float]] = []
     for step, engine, text, number in steps:
         match step:
-            case "take":
-                live.append((take(overlay, engine, text), text))
+            case "take" | "take at end":
+                claim = overlay.take(engine, G, keys(text), 100.0, at_end=step != "take")
+                assert claim
+                live.append((claim, text))
             case "drop" if live:
                 overlay.drop(live.pop(number % len(live))[0])
             case "settle" if live:
@@ -141,7 +155,8 @@ def test_the_tree_says_what_a_list_of_claims_says(
         held = live + [(claim, prompt) for claim, prompt, _ in settled]
         expected: dict[EngineId, int] = {}
         for claim, prompt in held:
-            if depth := shared(prompt, text):
+            depth = shared(prompt, text)
+            if depth and not (claim.at_end and depth < len(prompt)):
                 expected[claim.engine] = max(depth, expected.get(claim.engine, 0))
         assert depths(overlay, keys(text)) == expected
         assert overlay.keys == len({p[: end + 1] for _, p in held for end in range(len(p))})
