@@ -260,9 +260,9 @@ class _Stream:
             case "resync":
                 if cursor := self._cursors.get(EngineId(message.resync.engine)):
                     cursor.resync()
-            case "ack":
-                ack = message.ack
-                self._acked[EngineId(ack.engine)] = Generation(ack.generation), ack.digest_seq
+            case "acks":
+                for ack in message.acks.acks:
+                    self._acked[EngineId(ack.engine)] = Generation(ack.generation), ack.digest_seq
             case "vouch":
                 vouch = message.vouch
                 self._hub.vouched(EngineId(vouch.engine), Generation(vouch.generation))

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import itemgetter
 
 from coordinator.index import GroupIndex, Slot
 from lineside.digest import MASK, Delta, Held, SnapshotChunk, checksum
@@ -110,12 +111,13 @@ class Holding:
         return None
 
     def _fits(self, keys: Sequence[Held]) -> bool:
-        return all(medium < len(self.slots) for _, medium in keys)
+        return max(map(_MEDIUM, keys), default=0) < len(self.slots)
 
     def _write(self, write: Callable[[Slot, list[BlockKey]], int], keys: Sequence[Held]) -> bool:
         """Write keys to their medium's slot and all slower ones; return whether all took effect."""
+        slowest = len(self.slots) - 1
         for level, slot in enumerate(self.slots):
-            chosen = [key for key, medium in keys if medium <= level]
+            chosen = [*map(_KEY, keys)] if level == slowest else _up_to(level, keys)
             if write(slot, chosen) != len(chosen):
                 return False
         return True
@@ -129,6 +131,13 @@ class Holding:
         """Take the holding out of answers at once; its keys are swept later."""
         for slot in self.slots:
             self._index.free(slot)
+
+
+_KEY, _MEDIUM = itemgetter(0), itemgetter(1)
+
+
+def _up_to(level: int, keys: Sequence[Held]) -> list[BlockKey]:
+    return [key for key, medium in keys if medium <= level]
 
 
 class Feed:

@@ -48,9 +48,9 @@ class Session:
             yield wire.resume(engine, position)
         for engine, reason in self.resyncs.items():
             yield wire.resync(engine, reason)
-        for engine in self.acks & self.feeds.keys():
-            if holding := self.feeds[engine].visible:
-                yield wire.ack(engine, holding.position)
+        feeds = [self.feeds[engine] for engine in self.acks & self.feeds.keys()]
+        if applied := {feed.engine: feed.visible.position for feed in feeds if feed.visible}:
+            yield wire.acks(applied)
         self.resumes.clear()
         self.resyncs.clear()
         self.acks.clear()

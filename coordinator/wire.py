@@ -4,7 +4,7 @@ A missing series is `None`, never zero. What only a newer agent can say is left 
 `unsure`, so that agents may be upgraded first.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -169,8 +169,10 @@ def resync(engine: EngineId, reason: Reason) -> pb.CoordinatorMessage:
     return pb.CoordinatorMessage(resync=pb.Resync(engine=engine, reason=reason.value))
 
 
-def ack(engine: EngineId, at: Position) -> pb.CoordinatorMessage:
+def acks(applied: Mapping[EngineId, Position]) -> pb.CoordinatorMessage:
     """Return word of what was applied."""
-    return pb.CoordinatorMessage(
-        ack=pb.Ack(engine=engine, generation=at.generation, digest_seq=at.digest_seq)
-    )
+    said = [
+        pb.Ack(engine=engine, generation=at.generation, digest_seq=at.digest_seq)
+        for engine, at in applied.items()
+    ]
+    return pb.CoordinatorMessage(acks=pb.Acks(acks=said))

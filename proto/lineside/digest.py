@@ -1,10 +1,12 @@
 """Digests as values, their checksum, their packing, their limits. Pure; the only digest codec."""
 
 import struct
+import sys
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count, repeat, starmap
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from xxhash import xxh3_64_intdigest
 
@@ -84,34 +86,42 @@ def checksum(held: Iterable[Held]) -> int:
 TOO_MANY_KEYS = f"more than {MAX_KEYS} keys in one message"
 
 _WIRE = {Medium.GPU: pb.GPU, Medium.CPU: pb.CPU, Medium.DISK: pb.DISK}
+_READ = {wire: medium for medium, wire in _WIRE.items()}
 
 
 def pack_keys(held: Sequence[Held]) -> list[pb.MediumKeys]:
     """Pack keys by medium, 8 bytes little-endian each."""
-    packed = []
-    for medium in Medium:
-        keys = [key for key, at in held if at == medium]
-        if keys:
-            packed.append(
-                pb.MediumKeys(medium=_WIRE[medium], keys=struct.pack(f"<{len(keys)}Q", *keys))
-            )
-    return packed
+    by_medium: dict[Medium, list[BlockKey]] = {}
+    for key, medium in held:
+        by_medium.setdefault(medium, []).append(key)
+    return [
+        pb.MediumKeys(medium=_WIRE[medium], keys=_little_endian(array("Q", keys)).tobytes())
+        for medium, keys in sorted(by_medium.items())
+    ]
 
 
 def unpack_keys(packed: Iterable[pb.MediumKeys]) -> list[Held]:
     """Unpack keys by medium. Raises `MalformedDigest`."""
     held: list[Held] = []
     for part in packed:
-        if len(part.keys) % 8:
+        keys = part.keys
+        count, torn = divmod(len(keys), 8)
+        if torn:
             raise MalformedDigest("`keys` is not a multiple of 8 bytes")
-        try:
-            medium = Medium(part.medium)
-        except ValueError:
-            raise MalformedDigest(f"medium `{part.medium}` is not known") from None
-        if len(held) + len(part.keys) // 8 > MAX_KEYS:
+        if (medium := _READ.get(part.medium)) is None:
+            raise MalformedDigest(f"medium `{part.medium}` is not known")
+        if len(held) + count > MAX_KEYS:
             raise MalformedDigest(TOO_MANY_KEYS)
-        held.extend(zip(struct.unpack(f"<{len(part.keys) // 8}Q", part.keys), repeat(medium)))
+        numbers = _little_endian(array("Q", keys))
+        held.extend(zip(cast(Iterable[BlockKey], numbers), repeat(medium)))
     return held
+
+
+def _little_endian(numbers: "array[int]") -> "array[int]":
+    """Turn numbers as this machine writes them into those of the wire, or back."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def encode_snapshot(chunk: SnapshotChunk) -> pb.SnapshotChunk:

@@ -46,22 +46,22 @@ class Update(_message.Message):
     def __init__(self, statuses: _Optional[_Iterable[_Union[EngineStatus, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[EngineLoad, _Mapping]]] = ..., gpu: _Optional[_Union[NodeGpu, _Mapping]] = ..., deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("hello", "assignment", "resume", "resync", "ack", "peer_in_flight", "vouch")
+    __slots__ = ("hello", "assignment", "resume", "resync", "acks", "peer_in_flight", "vouch")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     RESYNC_FIELD_NUMBER: _ClassVar[int]
-    ACK_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
     PEER_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     VOUCH_FIELD_NUMBER: _ClassVar[int]
     hello: CoordinatorHello
     assignment: Assignment
     resume: Resume
     resync: Resync
-    ack: Ack
+    acks: Acks
     peer_in_flight: PeerInFlight
     vouch: Vouch
-    def __init__(self, hello: _Optional[_Union[CoordinatorHello, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., peer_in_flight: _Optional[_Union[PeerInFlight, _Mapping]] = ..., vouch: _Optional[_Union[Vouch, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[CoordinatorHello, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., peer_in_flight: _Optional[_Union[PeerInFlight, _Mapping]] = ..., vouch: _Optional[_Union[Vouch, _Mapping]] = ...) -> None: ...
 
 class AgentHello(_message.Message):
     __slots__ = ("protocol_min", "protocol_max", "node", "life", "connection", "software")
@@ -148,6 +148,12 @@ class Resync(_message.Message):
     engine: str
     reason: str
     def __init__(self, engine: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Acks(_message.Message):
+    __slots__ = ("acks",)
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    acks: _containers.RepeatedCompositeFieldContainer[Ack]
+    def __init__(self, acks: _Optional[_Iterable[_Union[Ack, _Mapping]]] = ...) -> None: ...
 
 class Ack(_message.Message):
     __slots__ = ("engine", "generation", "digest_seq")
