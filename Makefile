@@ -45,6 +45,7 @@ lock: ## pin every dependency with its hashes; names, versions and hashes only
 
 bench: setup
 	$(BIN)/python bench/index.py
+	$(BIN)/python bench/pipeline.py
 	$(BIN)/python bench/streaming.py
 
 clean:

@@ -7,7 +7,7 @@ block keys, and puts nothing of a message's content into an error.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -94,11 +94,8 @@ def decode(frames: Sequence[bytes]) -> Batch:
     if len(number) != 8:
         raise Undecodable(f"a sequence number of {len(number)} bytes instead of 8")
     seq = int.from_bytes(number, "big")
-    try:
-        wire = (_MAP_BATCH if _is_map(payload) else _ARRAY_BATCH).decode(payload)
-    except _UNREADABLE:
-        raise Undecodable("the payload is not a batch of events", seq) from None
-    read = [_event(raw) for raw in wire.events]
+    wire = _read_whole(payload) or _read_apart(payload, seq)
+    read = [_event(event) for event in wire.events]
     events = tuple(event for event in read if event is not None)
     return Batch(
         seq=seq,
@@ -107,6 +104,27 @@ def decode(frames: Sequence[bytes]) -> Batch:
         events=events,
         undecodable=len(read) - len(events),
     )
+
+
+def _read_whole(payload: bytes) -> "_AnyBatch | None":
+    """Read a batch and all its events at once; `None`: some of it makes no sense.
+
+    An engine whose cache is full sends an event for each block that it evicts, hundreds in a step.
+    """
+    for decoder in (_MAP_WHOLE,) if _is_map(payload) else (_MIXED_WHOLE, _ARRAY_WHOLE):
+        try:
+            return decoder.decode(payload)
+        except _UNREADABLE:
+            pass
+    return None
+
+
+def _read_apart(payload: bytes, seq: int) -> "_AnyBatch":
+    """Read a batch and leave its events packed. Raises `Undecodable`."""
+    try:
+        return (_MAP_BATCH if _is_map(payload) else _ARRAY_BATCH).decode(payload)
+    except _UNREADABLE:
+        raise Undecodable("the payload is not a batch of events", seq) from None
 
 
 def replay_request(seq: int) -> list[bytes]:
@@ -120,18 +138,6 @@ def is_replay_end(frames: Sequence[bytes]) -> bool:
 
 
 # --- the wire: maps from 0.24 on, arrays before; an array has the fields in this order ------------
-
-
-class _Batch(msgspec.Struct, array_like=True):
-    ts: float
-    events: list[msgspec.Raw]
-    data_parallel_rank: int | None = None
-
-
-class _MapBatch(msgspec.Struct):
-    ts: float
-    events: list[msgspec.Raw]
-    data_parallel_rank: int | None = None
 
 
 class _Stored(msgspec.Struct, tag="BlockStored"):
@@ -170,10 +176,32 @@ class _ClearedArray(_Cleared, array_like=True, tag="AllBlocksCleared"):
     pass
 
 
-_ARRAY_BATCH = msgspec.msgpack.Decoder(_Batch)
-_MAP_BATCH = msgspec.msgpack.Decoder(_MapBatch)
-_ARRAY_EVENT = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
-_MAP_EVENT = msgspec.msgpack.Decoder(_Stored | _Removed | _Cleared)
+_MapEvent: TypeAlias = _Stored | _Removed | _Cleared
+_ArrayEvent: TypeAlias = _StoredArray | _RemovedArray | _ClearedArray
+_E = TypeVar("_E", _MapEvent, _ArrayEvent, msgspec.Raw)
+
+
+class _Batch(msgspec.Struct, Generic[_E], array_like=True):
+    ts: float
+    events: list[_E]
+    data_parallel_rank: int | None = None
+
+
+class _MapBatch(msgspec.Struct, Generic[_E]):
+    ts: float
+    events: list[_E]
+    data_parallel_rank: int | None = None
+
+
+_AnyBatch: TypeAlias = _Batch[Any] | _MapBatch[Any]
+
+_ARRAY_BATCH = msgspec.msgpack.Decoder(_Batch[msgspec.Raw])
+_MAP_BATCH = msgspec.msgpack.Decoder(_MapBatch[msgspec.Raw])
+_ARRAY_WHOLE = msgspec.msgpack.Decoder(_Batch[_ArrayEvent])
+_MIXED_WHOLE = msgspec.msgpack.Decoder(_Batch[_MapEvent])
+_MAP_WHOLE = msgspec.msgpack.Decoder(_MapBatch[_MapEvent])
+_ARRAY_EVENT = msgspec.msgpack.Decoder(_ArrayEvent)
+_MAP_EVENT = msgspec.msgpack.Decoder(_MapEvent)
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 
@@ -194,9 +222,10 @@ def _is_map(packed: bytes | msgspec.Raw) -> bool:
     return len(view) > 0 and (0x80 <= view[0] <= 0x8F or view[0] in (0xDE, 0xDF))
 
 
-def _event(raw: msgspec.Raw) -> KvEvent | None:
+def _event(wire: _MapEvent | msgspec.Raw) -> KvEvent | None:
     try:
-        wire = (_MAP_EVENT if _is_map(raw) else _ARRAY_EVENT).decode(raw)
+        if isinstance(wire, msgspec.Raw):
+            wire = (_MAP_EVENT if _is_map(wire) else _ARRAY_EVENT).decode(wire)
         if isinstance(wire, _Removed):
             return BlockRemoved(
                 _engine_keys(wire.block_hashes), _MEDIA[wire.medium], wire.group_idx or 0
