@@ -24,7 +24,8 @@ from typing import Any
 
 from coordinator.caches import Caches
 from coordinator.canonical import Api, Canonical, parse
-from coordinator.cluster import Cluster, Engine, Events, ServedModel, Status
+from coordinator.cluster import Cluster
+from coordinator.engines import Engine, Events, ServedModel, Status
 from coordinator.feed import Stream
 from coordinator.inflight import InFlight
 from coordinator.limits import Unlimited, Usage

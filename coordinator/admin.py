@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from coordinator.canonical import Api, BadRequest, parse
-from coordinator.cluster import EngineView
 from coordinator.config import Config
+from coordinator.engines import EngineView
 from coordinator.inflight import Queue
 from coordinator.listeners import handed_over
 from coordinator.readiness import Readiness

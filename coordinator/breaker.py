@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
-from coordinator.cluster import Cluster, EngineView, Load
+from coordinator.cluster import Cluster
+from coordinator.engines import EngineView, Load
 from lineside.ids import EngineId
 
 OPENS_AFTER = 5

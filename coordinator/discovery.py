@@ -16,9 +16,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from coordinator.cluster import Cluster, Engine, ServedModel
+from coordinator.cluster import Cluster
 from coordinator.config import EngineSpec
 from coordinator.credentials import Credentials
+from coordinator.engines import Engine, ServedModel
 from coordinator.publisher import Listener, listener_at
 from coordinator.refusal import KEY_REFUSED
 from lineside import logs

@@ -15,9 +15,9 @@ import aiohttp
 from aiohttp import web
 
 from coordinator.canonical import Api, BadRequest, parse
-from coordinator.cluster import Engine, ServedModel
 from coordinator.config import Timeouts
 from coordinator.dispatch import Dispatcher, forwarded
+from coordinator.engines import Engine, ServedModel
 from coordinator.refusal import (
     BodyTimeout,
     BodyTooLarge,

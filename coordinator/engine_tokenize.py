@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from coordinator.canonical import Api, Canonical
-from coordinator.cluster import Engine
+from coordinator.engines import Engine
 from lineside.clock import Clock
 from lineside.hashing import pack
 from lineside.ids import EngineId

@@ -23,11 +23,12 @@ from coordinator.admin import Admin
 from coordinator.breaker import Breakers
 from coordinator.caches import Caches
 from coordinator.cap import IndexCap
-from coordinator.cluster import Cluster, Engine
+from coordinator.cluster import Cluster
 from coordinator.config import Config
 from coordinator.credentials import Credentials
 from coordinator.discovery import Discovery
 from coordinator.door_http import Door
+from coordinator.engines import Engine
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer
 from coordinator.limits import Unlimited

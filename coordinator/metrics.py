@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from coordinator.caches import Caches
 from coordinator.canonical import Canonical
 from coordinator.cap import IndexCap, State
-from coordinator.cluster import EngineView
+from coordinator.engines import EngineView
 from coordinator.limits import Usage
 from coordinator.readiness import CODES, Readiness
 from coordinator.records import Record

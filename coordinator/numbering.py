@@ -7,7 +7,8 @@ when the engines do, so the store sees one small write for each change and none 
 from collections.abc import Iterable
 from hashlib import sha256
 
-from coordinator.cluster import Cluster, Engine
+from coordinator.cluster import Cluster
+from coordinator.engines import Engine
 from coordinator.store import Store, StoreUnavailable
 
 KEY = "cluster/assignment"

@@ -7,7 +7,7 @@ builds it; nothing else knows how a prediction is made.
 from dataclasses import dataclass
 from typing import Protocol
 
-from coordinator.cluster import Engine
+from coordinator.engines import Engine
 
 
 class Predictor(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from coordinator.canonical import Api, Canonical, parse
-from coordinator.cluster import Engine
+from coordinator.engines import Engine
 
 _SYSTEM = {"role": "system", "content": "Answer in one sentence."}
 _ASK = {"role": "user", "content": "Where is the nearest signal box?"}

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from coordinator.cap import IndexCap, State
-from coordinator.cluster import EngineView
 from coordinator.discovery import NOT_ASKED
+from coordinator.engines import EngineView
 from coordinator.numbering import Numbering
 from coordinator.service import Service
 

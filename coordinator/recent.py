@@ -10,7 +10,7 @@ The memory fades by decisions, not by seconds: a slow stream is spread like a fa
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.cluster import Engine
+from coordinator.engines import Engine
 from lineside.ids import EngineId, GroupId
 
 MEMORY = 500

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from coordinator.cluster import Engine, EngineView
+from coordinator.engines import Engine, EngineView
 from coordinator.inflight import Queue
 from coordinator.predict import Predictor
 from coordinator.recent import SHARE

@@ -16,7 +16,8 @@ from typing import Protocol, TypeAlias
 
 from coordinator.attempts import Attempt, may_repeat
 from coordinator.canonical import Canonical, rewrite
-from coordinator.cluster import Cluster, Engine, EngineView
+from coordinator.cluster import Cluster
+from coordinator.engines import Engine, EngineView
 from coordinator.inflight import InFlight, Lease
 from coordinator.limits import Limiter, Reservation, Usage
 from coordinator.overlay import STRIDE, Claim, Overlay
@@ -126,9 +127,9 @@ class Service:
     secret: bytes = field(repr=False)
     lease_s: float
     draining: bool = False
-    _fields: dict[ModelName, tuple[Sequence[EngineView], Field]] = field(
-        init=False, default_factory=dict
-    )
+
+    def __post_init__(self) -> None:
+        self._fields: dict[ModelName, tuple[Sequence[EngineView], Field]] = {}
 
     async def route(
         self, request: Canonical, tenant: TenantId, request_id: str

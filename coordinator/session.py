@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from coordinator import wire
-from coordinator.cluster import Engine
+from coordinator.engines import Engine
 from coordinator.feed import Feed, Position, Reason, Stream
 from lineside.digest import DeltaReader
 from lineside.ids import EngineId, NodeId

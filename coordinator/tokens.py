@@ -16,8 +16,8 @@ import aiohttp
 
 from coordinator import rendering
 from coordinator.canonical import Api, Canonical
-from coordinator.cluster import Engine
 from coordinator.engine_tokenize import EngineTokenize, Failure
+from coordinator.engines import Engine
 from coordinator.probes import probes
 from coordinator.rendering import MAX_TEXT_CHARS, NotRendered
 from coordinator.tokenizer import Tokenizer, Unloadable

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coordinator.cluster import Engine, Events, Gpu, Load, NodeGpus, Status
+from coordinator.engines import Engine, Events, Gpu, Load, NodeGpus, Status
 from coordinator.feed import Position, Reason
 from lineside import digest, hashing
 from lineside.digest import Delta, DeltaReader, MalformedDigest, SnapshotChunk

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coordinator.canonical import Api, Canonical, parse
-from coordinator.cluster import Cluster, Engine, Events, ServedModel, Status
+from coordinator.cluster import Cluster
+from coordinator.engines import Engine, Events, ServedModel, Status
 from coordinator.inflight import InFlight
 from coordinator.limits import Unlimited, Usage
 from coordinator.overlay import Overlay

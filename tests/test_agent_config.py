@@ -4,7 +4,7 @@ import pytest
 
 from agent import config
 from agent.config import AgentConfig
-from coordinator import cluster
+from coordinator import engines
 from lineside.settings import read
 
 EXPECTED = AgentConfig(coordinators=("c:9002",), transport="plaintext", node="n1")
@@ -27,4 +27,4 @@ def test_the_token_is_never_shown() -> None:
 
 
 def test_both_processes_call_the_same_load_stale() -> None:
-    assert config.STALE_AFTER_S == cluster.STALE_AFTER_S
+    assert config.STALE_AFTER_S == engines.STALE_AFTER_S

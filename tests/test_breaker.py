@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from coordinator.breaker import OPEN_MOST_S, OPEN_S, OPENS_AFTER, Breakers, Cause
-from coordinator.cluster import Cluster, Engine, Load
+from coordinator.cluster import Cluster
+from coordinator.engines import Engine, Load
 from lineside.ids import EngineId, GroupId, NodeId
 
 A, B = EngineId("a:1"), EngineId("b:1")

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from coordinator.caches import Caches, GroupSize
 from coordinator.cap import MAX_FACTOR, QUIET_S, SETTLE_S, Change, IndexCap, State
-from coordinator.cluster import Cluster, Engine
+from coordinator.cluster import Cluster
+from coordinator.engines import Engine
 from lineside.ids import EngineId, GroupId, NodeId
 
 G, H = GroupId("g"), GroupId("h")

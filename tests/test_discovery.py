@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.cluster import Engine, ServedModel
 from coordinator.config import EngineSpec
 from coordinator.discovery import Away, Found, Source, engines_of, found_in, located, read_models
+from coordinator.engines import Engine, ServedModel
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 
 CASES = Path(__file__).parent / "cases" / "http"

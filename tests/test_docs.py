@@ -15,7 +15,7 @@ import coordinator.main
 from agent.config import AgentConfig
 from agent.scrape import Failure
 from agent.signals import Events as AgentEvents
-from coordinator import cluster, feed, refusal
+from coordinator import engines, feed, refusal
 from coordinator.config import Config, EngineSpec, Timeouts
 from coordinator.metrics import CACHE_STATES
 from coordinator.tokens import Reason
@@ -86,12 +86,12 @@ def _metrics_in(page: str) -> set[str]:
     ("title", "states"),
     [
         pytest.param("An engine's cache", CACHE_STATES, id="cache states"),
-        pytest.param("An engine's cache", cluster._REASONS, id="cache states with a reason"),
+        pytest.param("An engine's cache", engines._REASONS, id="cache states with a reason"),
         pytest.param(
             "An agent's word on an engine's events", [e.value for e in AgentEvents], id="events"
         ),
         pytest.param(
-            "An agent's word on an engine's events", [e.value for e in cluster.Events], id="wire"
+            "An agent's word on an engine's events", [e.value for e in engines.Events], id="wire"
         ),
         pytest.param("What is known of a request's tokens", [r.value for r in Reason], id="tokens"),
         pytest.param("Refusals", refusal.REASONS, id="refusals"),

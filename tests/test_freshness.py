@@ -2,7 +2,7 @@
 
 from agent.digest_log import DigestLog
 from coordinator.caches import Caches
-from coordinator.cluster import Events, Status
+from coordinator.engines import Events, Status
 from coordinator.feed import LEASE_S, Phase, Position, Stream
 from lineside import hashing
 from lineside.ids import EngineId, Generation, Medium

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry
 
 from coordinator.attempts import Attempt, Repeat
-from coordinator.cluster import Engine, EngineView, ServedModel
+from coordinator.engines import Engine, EngineView, ServedModel
 from coordinator.metrics import Metrics
 from coordinator.records import Record
 from coordinator.refusal import UpstreamBroken, to_reply

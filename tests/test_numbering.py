@@ -4,7 +4,8 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coordinator.cluster import Cluster, Engine
+from coordinator.cluster import Cluster
+from coordinator.engines import Engine
 from coordinator.numbering import Numbering
 from coordinator.store import SqliteStore, Store, StoreUnavailable, cluster_secret
 from lineside.ids import EngineId, GroupId, NodeId

@@ -4,8 +4,8 @@ import pytest
 
 from coordinator.caches import Caches
 from coordinator.cap import IndexCap, State
-from coordinator.cluster import Events, Load, Status
 from coordinator.discovery import NOT_ASKED
+from coordinator.engines import Events, Load, Status
 from coordinator.numbering import Numbering
 from coordinator.readiness import CODES, FILL_S, Readiness
 from coordinator.store import SqliteStore

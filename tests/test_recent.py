@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.cluster import Engine
+from coordinator.engines import Engine
 from coordinator.recent import MEMORY, RecentWork
 from lineside.ids import EngineId, GroupId, NodeId
 

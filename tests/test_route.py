@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.cluster import (
-    ASLEEP_FOR_S,
-    Engine,
-    EngineView,
-    Events,
-    Load,
-    ServedModel,
-    Status,
-)
+from coordinator.engines import ASLEEP_FOR_S, Engine, EngineView, Events, Load, ServedModel, Status
 from coordinator.inflight import EMPTY, PeerSum, Queue
 from coordinator.predict import FixedRate
 from coordinator.refusal import NoEngineReady

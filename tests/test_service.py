@@ -10,7 +10,8 @@ import pytest
 
 from coordinator.attempts import Attempt, Repeat
 from coordinator.canonical import Api, Canonical, parse
-from coordinator.cluster import Cluster, Engine, Events, ServedModel, Status
+from coordinator.cluster import Cluster
+from coordinator.engines import Engine, Events, ServedModel, Status
 from coordinator.inflight import InFlight
 from coordinator.limits import Reservation, Usage
 from coordinator.overlay import GRACE_S, Overlay

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from coordinator.canonical import Api, Canonical, parse
-from coordinator.cluster import Engine, ServedModel
 from coordinator.engine_tokenize import OPEN_S, Breaker, question
+from coordinator.engines import Engine, ServedModel
 from coordinator.probes import probes
 from coordinator.tokenizer import Tokenizer
 from coordinator.tokens import (

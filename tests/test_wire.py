@@ -4,7 +4,7 @@ import pytest
 
 from agent import wire as agent_wire
 from agent.signals import Events, Load, NodeGpus, Observed, Status
-from coordinator import cluster, wire
+from coordinator import engines, wire
 from lineside.digest import (
     MAX_DELTAS,
     MAX_KEYS,
@@ -40,7 +40,7 @@ def test_a_load_arrives_as_it_was_observed(asleep: bool | None) -> None:
     updates = agent_wire.Updates()
     seen = {"waiting": 1, "running": 0, "kv_cache_usage": 0.5, "asleep": asleep}
     updates.load(A, at(Load(**seen, missing=("preemptions",))), now=10.25)
-    load = cluster.Load(**seen, missing=("preemptions",))
+    load = engines.Load(**seen, missing=("preemptions",))
     assert heard(updates.take()) == [[wire.EngineLoad(A, load, 0.25)]]
 
 
@@ -52,8 +52,8 @@ def test_what_is_due_at_once_is_one_message() -> None:
     updates.status(A, at(Status(Events.LIVE)), now=10.0)
     assert heard(updates.take()) == [
         [
-            wire.EngineStatus(A, cluster.Status(cluster.Events.LIVE), 0.0),
-            wire.NodeGpu(cluster.NodeGpus(unavailable="none here"), 0.0),
+            wire.EngineStatus(A, engines.Status(engines.Events.LIVE), 0.0),
+            wire.NodeGpu(engines.NodeGpus(unavailable="none here"), 0.0),
             delta(A),
             delta(B),
         ]

@@ -14,9 +14,10 @@ from agent.assignment import Assigned, Scheme
 from agent.digest_log import DigestLog
 from agent.report import Reporter
 from agent.signals import Events, Gpu, Load, NodeGpus, Observed, Status
-from coordinator import cluster as seen
+from coordinator import engines as seen
 from coordinator.caches import Caches
-from coordinator.cluster import Cluster, Engine, ServedModel
+from coordinator.cluster import Cluster
+from coordinator.engines import Engine, ServedModel
 from coordinator.feed import Phase
 from coordinator.ingest import AgentsServicer, serving
 from coordinator.numbering import Numbering

@@ -10,10 +10,11 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from coordinator.cluster import Cluster, Engine
+from coordinator.cluster import Cluster
 from coordinator.config import EngineSpec
 from coordinator.credentials import Credentials
 from coordinator.discovery import Discovery
+from coordinator.engines import Engine
 from coordinator.publisher import Listener, listener_at
 from lineside.ids import NodeId
 from tests.fakes import FakeEngine, fake_engines

@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 from coordinator.canonical import Api, Canonical, parse
-from coordinator.cluster import Engine, ServedModel
 from coordinator.engine_tokenize import OPEN_S, OPENS_AFTER
+from coordinator.engines import Engine, ServedModel
 from coordinator.tokenizer import Tokenizer
 from coordinator.tokens import Check, Tokenized, Tokens, TokenState
 from lineside.hashing import pack

@@ -1,0 +1,218 @@
+"""An engine as discovery found it, what is heard of it, and what that comes to. Types only.
+
+Values are immutable. `None` is a measurement that is missing; ages are seconds.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from lineside.ids import EngineId, GroupId, ModelName, NodeId
+
+STALE_AFTER_S = 2.0
+"""A signal older than this is named stale; it is still used."""
+
+CACHE_LOST_AFTER_S = 10.0
+"""Without a word from its agent for this long, an engine is routed to by load alone."""
+
+ASLEEP_FOR_S = 10.0
+"""A report of an engine that sleeps keeps requests away for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A name that an engine answers to; `lora` is the adapter's name when it is one."""
+
+    name: ModelName
+    lora: str | None = None
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine as discovery found it. `rank` is `None` unless its server has several."""
+
+    id: EngineId
+    base_url: str
+    endpoint: str
+    group: GroupId
+    models: tuple[ServedModel, ...]
+    node: NodeId
+    rank: int | None = None
+    version: str = ""
+    events: str = ""
+    replay: str = ""
+    events_bind: bool = False
+    topic: str = ""
+    stride: int = 4
+    tokenizer: str | None = None
+
+    def serves(self, model: str) -> ServedModel | None:
+        """Return what the engine serves under this name."""
+        return next((served for served in self.models if served.name == model), None)
+
+
+class Events(Enum):
+    """How far an engine's agent can vouch for its digest (the wire's `EngineStatus.Events`)."""
+
+    NONE = "none"
+    CONNECTING = "connecting"
+    LIVE = "live"
+    UNSURE = "unsure"
+    UNUSABLE = "unusable"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The agent's word on one engine's events. `block_size` 0: not known yet."""
+
+    events: Events
+    reason: str = ""
+    block_size: int = 0
+    blocks: int = 0
+    batches: int = 0
+    gaps: int = 0
+    unmatched_removals: int = 0
+    undecodable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the engine's /metrics said. `None`: the series is missing; never a guess."""
+
+    waiting: int | None = None
+    running: int | None = None
+    kv_cache_usage: float | None = None
+    prompt_tokens: int | None = None
+    generation_tokens: int | None = None
+    prefix_cache_queries: int | None = None
+    prefix_cache_hits: int | None = None
+    preemptions: int | None = None
+    block_size: int | None = None
+    num_gpu_blocks: int | None = None
+    process_start_s: float | None = None
+    asleep: bool | None = None
+    """The engine gave its memory back, and with it its cache."""
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of a node. `None`: NVML refused the value."""
+
+    uuid: str
+    index: int
+    name: str
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    engines: tuple[EngineId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGpus:
+    """A node's GPUs; `unavailable` says why there are none to read."""
+
+    gpus: tuple[Gpu, ...] = ()
+    unavailable: str = ""
+
+
+class EngineView(NamedTuple):
+    """An engine with what was last heard of it. Ages are seconds; `None`: never heard.
+
+    A tuple: one is made for each engine many times a second.
+    """
+
+    engine: Engine
+    linked: bool = False
+    heard_age_s: float | None = None
+    status: Status | None = None
+    load: Load | None = None
+    load_age_s: float | None = None
+    generation: str = ""
+    digest_live: bool = False
+    diverged: bool = False
+    """The last digest contradicted ours; a snapshot is on its way."""
+    away: str = ""
+    """Why the engine's server cannot be reached; empty: it can."""
+    failing: str = ""
+    """Why the engine is not used though it can be reached; empty: it is used."""
+
+    hit_points: bool = False
+    """The digest holds depths that the engine can serve from, and nothing before them."""
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens in one of the engine's cache blocks, from its events, else from its metrics."""
+        if self.status and self.status.block_size:
+            return self.status.block_size
+        return self.load.block_size if self.load else None
+
+    @property
+    def cache_state(self) -> str:
+        """One word: live, unsure, stale, lost, filling, connecting, unusable, none."""
+        if not self.engine.events:
+            return "none"
+        if self.heard_age_s is None:
+            return "connecting"
+        if self.status and self.status.events is Events.UNUSABLE:
+            return "unusable"
+        if self.heard_age_s > CACHE_LOST_AFTER_S:
+            return "lost"
+        if not self.digest_live:
+            return "filling"
+        if self.heard_age_s > STALE_AFTER_S:
+            return "stale"
+        if self.diverged or (self.status and self.status.events is Events.UNSURE):
+            return "unsure"
+        return "live"
+
+    @property
+    def reason(self) -> str:
+        """Why the cache is in its state, in one sentence; empty where it is live."""
+        said = self.status.reason if self.status else ""
+        return said or _REASONS[self.cache_state]
+
+    @property
+    def cache_usable(self) -> bool:
+        """Whether the index says something about this engine: it is live, unsure or stale.
+
+        Asked for every candidate of every decision, so it is not put in terms of the word.
+        """
+        age_s, status = self.heard_age_s, self.status
+        return (
+            self.digest_live
+            and age_s is not None
+            and age_s <= CACHE_LOST_AFTER_S
+            and (status is None or status.events is not Events.UNUSABLE)
+            and bool(self.engine.events)
+        )
+
+    @property
+    def asleep(self) -> bool:
+        """Whether the engine said so lately; an engine of which nothing is heard may be awake."""
+        load, age_s = self.load, self.load_age_s
+        return bool(load and load.asleep and age_s is not None and age_s <= ASLEEP_FOR_S)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether both the cache and the load were seen within their lifetime."""
+        return (
+            self.cache_state == "live"
+            and self.load_age_s is not None
+            and self.load_age_s <= STALE_AFTER_S
+        )
+
+
+_REASONS = {
+    "live": "",
+    "unsure": "the last digest contradicted ours; a snapshot is on its way",
+    "stale": "the engine's agent has not been heard of for a while",
+    "lost": "the engine's agent has been silent for too long",
+    "filling": "the engine's first snapshot is not complete",
+    "connecting": "no agent has reported on the engine yet",
+    "unusable": "the engine's cache cannot be matched",
+    "none": "the engine publishes no KV events",
+}
