@@ -18,6 +18,7 @@ from agent.signals import Events as AgentEvents
 from coordinator import engines, feed, refusal
 from coordinator.config import Config, EngineSpec, Timeouts
 from coordinator.metrics import CACHE_STATES
+from coordinator.readiness import CODES
 from coordinator.tokens import Reason
 from lineside.schema import settings_of
 
@@ -94,6 +95,7 @@ def _metrics_in(page: str) -> set[str]:
             "An agent's word on an engine's events", [e.value for e in engines.Events], id="wire"
         ),
         pytest.param("What is known of a request's tokens", [r.value for r in Reason], id="tokens"),
+        pytest.param("What a coordinator serves around", CODES, id="degraded"),
         pytest.param("Refusals", refusal.REASONS, id="refusals"),
         pytest.param("Scrapes and GPUs", get_args(Failure), id="scrapes"),
         pytest.param("Digests that do not fit", [r.value for r in feed.Reason], id="resyncs"),
