@@ -86,7 +86,7 @@ class Path:
 
     def hear(self, message: list[bytes]) -> None:
         for event in decode(message).events:
-            self.worker._residency.apply(event)
+            self.worker._holdings.apply(event)
         self.worker.flush()
         while said := self._cursor.next():
             assert self._caches.apply(STREAM, said) is None
