@@ -282,8 +282,7 @@ class AgentsServicer(rpc.AgentsServicer):
                 self._caches.expire(now)
                 if unclosed := self._caches.check():
                     log.warning("holes in holdings", engines=unclosed)
-                nodes = {engine.node for engine in self._cluster.assigned()}
-                self._fence.keep(nodes | self._sessions.keys())
+                self._fence.keep({e.node for e in self._cluster.assigned()} | self._sessions.keys())
 
     async def _keep_number(self) -> None:
         """Number every assignment before it goes out."""
