@@ -156,13 +156,11 @@ class Residency:
                     self._place(block, parent, keys[end : end + units])
                 parent = block
                 end += units
-            if self._at_least_one and block.copies & one * MASK:
-                continue
-            block.copies += one
-            self.blocks += 1
-            if block.key is None:
-                self.unkeyed_blocks += 1
-            else:
+            if not (self._at_least_one and block.copies & one * MASK):
+                block.copies += one
+                self.blocks += 1
+                self.unkeyed_blocks += block.key is None
+            if block.key is not None:
                 self._settle(block)
 
     def _remove(self, event: BlockRemoved) -> None:

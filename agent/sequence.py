@@ -208,7 +208,8 @@ class Sequence:
         now = self._round
         if now is None:
             return []
-        if now.pending is not None and now.pending.seq < self._next and now.proven:
+        if (late := now.pending) is not None and late.seq < self._next and now.proven:
+            self.stale = self.stale or self._marks.get(late.seq) not in (None, late.mark)
             return self._finish()
         if now.progress:
             now.tries = 0
