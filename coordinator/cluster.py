@@ -170,6 +170,10 @@ class Cluster:
         """Return the engines that serve a model name, away or not."""
         return [record.engine for record in self._serving.get(model, ())]
 
+    def has_unseen(self) -> bool:
+        """Return whether an engine is away that has not said yet what it serves."""
+        return any(record.away and not record.engine.models for record in self._records.values())
+
     def groups(self, model: str) -> Iterable[tuple[GroupId, str | None]]:
         """Return the groups that serve a name, each with the adapter that seeds its keys."""
         return self._groups.get(model, ())

@@ -15,7 +15,7 @@ from coordinator.canonical import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class UnknownModel:
-    """No engine has ever said that it serves this name."""
+    """No engine says that it serves this name, and every engine was asked."""
 
     model: str
     served: tuple[str, ...]
@@ -23,7 +23,7 @@ class UnknownModel:
 
 @dataclass(frozen=True, slots=True)
 class NoEngineReady:
-    """The model is known, and every engine that serves it is away."""
+    """Every engine that serves the model, or may serve it, is away."""
 
     model: str
 

@@ -24,7 +24,7 @@ from coordinator.overlay import STRIDE, Claim, Overlay
 from coordinator.predict import Predictor
 from coordinator.recent import RecentWork
 from coordinator.records import Outcome, Record, Records
-from coordinator.refusal import Draining, OverLimit, Refusal, UnknownModel, to_reply
+from coordinator.refusal import Draining, NoEngineReady, OverLimit, Refusal, UnknownModel, to_reply
 from coordinator.route import (
     Candidate,
     Decision,
@@ -260,6 +260,8 @@ class Service:
         if self.draining:
             return Draining()
         if not self.cluster.engines(request.model):
+            if self.cluster.has_unseen():
+                return NoEngineReady(request.model)
             served = tuple(model.name for model in self.cluster.models())
             return UnknownModel(request.model, served)
         return None

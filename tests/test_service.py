@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -333,6 +333,14 @@ async def test_a_fallback_that_went_away_meanwhile_is_skipped() -> None:
     (other,) = {EngineId("a"), EngineId("b")} - {routed.engine.id}
     b.service.cluster.observe_away(other, "cannot connect")
     assert not b.service.fallback(routed, Attempt(routed.engine.id, Repeat.SAFE, "refused"))
+
+
+async def test_a_model_that_an_unseen_engine_may_serve_is_not_unknown() -> None:
+    b = bench(engine("a"), replace(engine("b"), models=()))
+    b.service.cluster.observe_away(EngineId("b"), "not asked yet")
+    assert (await b.refused(model="nope")).refusal == NoEngineReady("nope")
+    b.service.cluster.observe_away(EngineId("b"), "")
+    assert (await b.refused(model="nope")).refusal == UnknownModel("nope", ("m",))
 
 
 async def test_refusals_are_recorded_and_hold_nothing() -> None:
