@@ -290,6 +290,6 @@ class Worker:
             return Events.UNSURE, doubt
         if tokens := self._silence.tokens:
             return Events.UNSURE, f"no events, though {tokens} uncached prompt tokens were computed"
-        if not self._heard:
-            return Events.CONNECTING, "no batch of events yet"
+        if not (self._heard or self._begun):
+            return Events.CONNECTING, "no word from the engine's event publisher yet"
         return Events.LIVE, ""

@@ -16,10 +16,17 @@ PIPED_WIDTH = 160
 TEXT_CHARS = 120
 
 
+class Out(Console):
+    """Prints until its reader has gone, then stays silent: what runs behind it goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 def console() -> Console:
     """Return where tables go: standard output, without markup."""
     width = None if sys.stdout.isatty() else PIPED_WIDTH
-    return Console(markup=False, highlight=False, emoji=False, width=width)
+    return Out(markup=False, highlight=False, emoji=False, width=width)
 
 
 def table(*columns: str, right: str = "") -> Table:

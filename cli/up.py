@@ -4,18 +4,17 @@ import argparse
 import asyncio
 import json
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-from rich.console import Console
 from rich.table import Table
 
 from cli.children import first_failure, watch
 from cli.commands import Subcommands
+from cli.shown import Out
 from cli.stack import Stack, running
 
 FIRST_LOOK_S = 10.0
@@ -199,7 +198,7 @@ async def _tell(stack: Stack, count: int, as_json: bool) -> None:
         where = {**stack.coordinator.listening, "agent": stack.agent.listening.get("metrics")}
         print(json.dumps({"listening": where, "engines": engines}), flush=True)
         return
-    console = Console(stderr=False, highlight=False)
+    console = Out(highlight=False)
     console.print(_table(engines))
     console.print(
         f"\ngateway  {stack.http}/v1\ndebug    {stack.admin}/debug/engines\nCtrl-C ends it\n",
@@ -217,7 +216,6 @@ async def _tell(stack: Stack, count: int, as_json: bool) -> None:
             "no engine answers yet: start vLLM there, or correct --engine; Lineside keeps looking",
             soft_wrap=True,
         )
-    sys.stdout.flush()
 
 
 def _table(engines: list[dict[str, Any]]) -> Table:

@@ -163,6 +163,8 @@ class EngineView(NamedTuple):
             return "lost"
         if not self.digest_live:
             return "filling"
+        if self.status and self.status.events is Events.CONNECTING:
+            return "connecting"
         if self.heard_age_s > STALE_AFTER_S:
             return "stale"
         if self.diverged or (self.status and self.status.events is Events.UNSURE):
@@ -186,7 +188,7 @@ class EngineView(NamedTuple):
             self.digest_live
             and age_s is not None
             and age_s <= CACHE_LOST_AFTER_S
-            and (status is None or status.events is not Events.UNUSABLE)
+            and (status is None or status.events not in _UNKNOWABLE)
             and bool(self.engine.events)
         )
 
@@ -205,6 +207,8 @@ class EngineView(NamedTuple):
             and self.load_age_s <= STALE_AFTER_S
         )
 
+
+_UNKNOWABLE = (Events.UNUSABLE, Events.CONNECTING)
 
 _REASONS = {
     "live": "",

@@ -162,10 +162,21 @@ async def running() -> AsyncIterator[Bench]:
 # --- one engine ---------------------------------------------------------------------------------
 
 
+async def test_an_idle_engine_is_live_once_its_replay_socket_has_answered() -> None:
+    async with running() as bench:
+        await bench.assign(engine())
+        assert bench.status().events is Events.CONNECTING
+        bench.sources[0].queue.put_nowait(Whole())
+        await settle()
+        assert bench.status() == Status(Events.LIVE)
+
+
 async def test_events_become_a_digest_after_one_window() -> None:
     async with running() as bench:
         await bench.assign(engine())
-        assert bench.status() == Status(Events.CONNECTING, "no batch of events yet")
+        assert bench.status() == Status(
+            Events.CONNECTING, "no word from the engine's event publisher yet"
+        )
         bench.sources[0].queue.put_nowait(batch(stored()))
         await settle()
         bench.changed.clear()

@@ -2,7 +2,7 @@
 
 from agent.digest_log import DigestLog
 from coordinator.caches import Caches
-from coordinator.engines import Events, Status
+from coordinator.engines import Events, Load, Status
 from coordinator.feed import LEASE_S, Phase, Position, Stream
 from lineside import hashing
 from lineside.ids import EngineId, Generation, Medium
@@ -152,3 +152,14 @@ async def test_an_engine_nobody_reports_on_is_served_by_load() -> None:
     assert await of.served() == ("unusable", 0)
     cluster.observe_status(A, Status(Events.UNSURE, "events were lost"), now)
     assert await of.served() == ("unsure", CACHED)
+
+
+def test_an_engine_whose_publisher_is_not_heard_is_connecting_and_routed_by_load() -> None:
+    """Its digest is whole, and says nothing: the agent may be listening to the wrong port."""
+    followed = Followed()
+    status = Status(Events.CONNECTING, "no word from the engine's event publisher yet")
+    followed.cell.cluster.observe_status(A, status, followed.cell.clock.now)
+    followed.cell.cluster.observe_load(A, Load(), followed.cell.clock.now)
+    (view, _) = followed.cell.cluster.snapshot(followed.cell.clock.now).engines
+    assert (view.cache_state, view.cache_usable, view.fresh) == ("connecting", False, False)
+    assert view.reason == "no word from the engine's event publisher yet"
