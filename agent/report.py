@@ -29,7 +29,8 @@ HEARTBEAT_S = 0.5
 """Between two reports on an engine whose state does not change."""
 
 BACKOFF_S = 0.2
-BACKOFF_MAX_S = 5.0
+BACKOFF_MAX_S = 2.0
+"""A coordinator that is back has every agent again within this, however long it was gone."""
 STEADY_S = 10.0
 """A stream that lasted this long starts the waiting anew when it ends."""
 
