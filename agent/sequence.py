@@ -126,6 +126,7 @@ class Sequence:
         self._marks: dict[int, bytes] = {place.seq: place.mark} if place else {}
         self._round: _Round | None = None
         self._connected = False
+        self._live = -1  # the last number that came by itself on this connection
         self.stale = False
         """The connection may still bring messages of an earlier life: open another one."""
         self.requests = 0
@@ -152,7 +153,7 @@ class Sequence:
 
     def connected(self) -> list[Item]:
         """Take a new connection, of whose other end nothing is known."""
-        self._connected, self.stale = True, False
+        self._connected, self.stale, self._live = True, False, -1
         if self._replays:
             self._begin(_Round(strict=True))
             return [Behind(CATCHING_UP)]
@@ -172,15 +173,24 @@ class Sequence:
 
     def heard(self, message: Message) -> list[Item]:
         """Take a live message."""
-        seq = message.seq
+        seq, before, self._live = message.seq, self._live, message.seq
         if seq == self._next:
             return [self._pass(message)]
-        if seq < self._next and self._marks.get(seq) == message.mark:
-            return []  # a replay brought it already
+        if seq < self._next and self._is_late(message, before):
+            return []
         if not self._replays:
             return self._place_unasked(message, NO_REPLAY)
         self._begin(_Round(pending=message))
         return [] if seq < self._next else [Gap(self._next, seq, lost=False, reason=AGAIN)]
+
+    def _is_late(self, message: Message, before: int) -> bool:
+        """Tell a message that a replay has overtaken from one of another life.
+
+        A replay brought it, or nothing did because the engine's buffer had run over; within a life
+        the live numbers of a connection rise.
+        """
+        known = self._marks.get(message.seq)
+        return self._replays and message.seq > before if known is None else known == message.mark
 
     def replied(self, message: Message) -> list[Item]:
         """Take a reply to the request under way."""
