@@ -101,7 +101,7 @@ async def stack(folder: Path, engines: int) -> AsyncIterator[Stack]:
                 [
                     *("simulate.main", "--port", str(port), "--kv-port", str(kv)),
                     *("--replay-port", str(replay), "--seed", str(n)),
-                    *("--blocks", "600", "--max-model-len", "4096"),
+                    *("--blocks", "2000", "--max-model-len", "4096"),
                 ],
                 None,
                 folder / f"engine{n}.log",

@@ -40,8 +40,8 @@ START_S = 0.5
 INSTANT_S = 0.05
 """How exactly the time of a kill is known."""
 
-GROUPS = 6
-"""Prompts' common beginnings that are in use at one time."""
+LASTING = 5
+"""Prompts' common beginnings that are used from the first request to the last."""
 
 
 @dataclass
@@ -93,6 +93,20 @@ class Seen:
     engines: dict[str, dict[str, Any]]
 
 
+def chat(conversation: int, question: str) -> dict[str, Any]:
+    """Return a request that shares its beginning with all of a conversation."""
+    beginning = f"Conversation {conversation}. " + "You answer questions on its subject. " * 40
+    return {
+        "model": MODEL,
+        "messages": [
+            {"role": "system", "content": beginning},
+            {"role": "user", "content": question},
+        ],
+        "max_tokens": 8,
+        "ignore_eos": True,
+    }
+
+
 class Load:
     """A steady client, and a look at the engines' state every so often."""
 
@@ -125,18 +139,10 @@ class Load:
                 await asyncio.sleep(next_at - self._now())
 
     async def _request(self, n: int) -> None:
-        # A new group every half second, and requests to it and to those before it.
-        group = max(0, n // 5 - n % GROUPS)
-        beginning = f"Conversation {group}. " + f"You answer questions on subject {group}. " * 40
-        body: dict[str, Any] = {
-            "model": MODEL,
-            "messages": [
-                {"role": "system", "content": beginning},
-                {"role": "user", "content": f"Question {n}?"},
-            ],
-            "max_tokens": 8,
-            "ignore_eos": True,
-        }
+        # Some go to conversations that last, the others to ones that begin by and by, which are
+        # what an empty engine gets.
+        own = n // 10 * 10 - n % 3 * 10
+        body = chat(n % LASTING if n % 4 == 0 else LASTING + max(0, own), f"Question {n}?")
         if n % 2:
             body |= {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 30}
         request = Request(self._now())
@@ -192,6 +198,22 @@ class Load:
                 return await answer.json() if answer.status == 200 else None
         except aiohttp.ClientError:
             return None
+
+    async def audit(self) -> list[tuple[str, int, int, int]]:
+        """Ask every engine itself about every lasting conversation: the overlap, its own word."""
+        found = []
+        for conversation in range(LASTING):
+            body = chat(conversation, "What is cached?")
+            asked = {"path": "/v1/chat/completions", "body": body}
+            async with self._session.post(f"{self._cluster.admin}/debug/route", json=asked) as said:
+                candidates = (await said.json())["candidates"]
+            for each in candidates:
+                url = f"http://{each['id']}/v1/chat/completions"
+                async with self._session.post(url, json=body) as answer:
+                    details = (await answer.json())["usage"]["prompt_tokens_details"]
+                overlap, reported = each["overlap_tokens"], details["cached_tokens"]
+                found.append((each["id"], conversation, overlap, reported))
+        return found
 
     async def until_live(self) -> None:
         """Wait until every engine is."""
@@ -269,8 +291,12 @@ async def test_all_is_exact_again_after_a_kill(killed: str, tmp_path: Path) -> N
             await load.until_exact(up)
             await asyncio.sleep(AFTER_S)
         await load.until_idle()
+        audited = await load.audit()
         report(killed, load, cluster, before, down, up)
         check(names, load, cluster, before, down, up)
+        assert len(audited) == LASTING * len(cluster.engines)
+        assert [each for each in audited if not 0 <= each[3] - each[2] <= COARSE] == []
+        assert any(reported for _, _, _, reported in audited)
         codes = {name: await each.end() for name, each in cluster.processes.items()}
         assert codes == dict.fromkeys(cluster.processes, 0)
         for process in cluster.processes.values():
