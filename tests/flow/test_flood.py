@@ -1,201 +1,132 @@
-"""A flood of events from one engine: the other engine's reach the index in time, memory stays.
-
-The agent is a process of its own; publishers and the coordinator's write path are this one.
-"""
+"""One engine's flood of events keeps no other engine waiting, and does not pile up in the agent."""
 
 import asyncio
-import json
-import subprocess
-import sys
+import os
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 
 import msgspec
 import psutil
 import pytest
 import zmq
+import zmq.asyncio
 
-from coordinator.caches import Caches
-from coordinator.cluster import Cluster, Engine, ServedModel
-from coordinator.ingest import AgentsServicer, serving
-from coordinator.numbering import Numbering
-from coordinator.store import SqliteStore
+from agent.assignment import AssignedEngine
+from agent.engine import Counters, Worker
+from agent.sequence import Place
+from agent.subscriber import Subscriber
 from lineside.clock import SystemClock
-from lineside.ids import EngineId, GroupId, ModelName, NodeId
+from lineside.ids import EngineId
 
 pytestmark = pytest.mark.flow
 
-FLOOD_BLOCKS = 1_000_000
-HELD_BLOCKS = 51_200
-"""Of the flooding engine: its cache is small, so that it evicts what it stores soon after."""
+BLOCKS = 200_000
+RUN = 64
+"""Blocks in a batch. The engine's pool holds two batches: each batch evicts the one before last."""
 
-RUN, BLOCK = 128, 16
-FLOODING, CALM = EngineId("10.0.0.1:8000"), EngineId("10.0.0.2:8000")
-NODE = NodeId("n1")
-
-DELAY_S = 1.0
-AGENT_MIB = 200
-"""It starts with 63; holding takes 0.5 KB a block, and what is not read waits at the engine."""
-
-LIMIT_S = 30.0
+GROWTH_BYTES = 150 * 2**20
 
 
-class Publisher:
-    """One engine's publisher, with a queue that takes all; hears of subscriptions."""
-
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
-        self._socket = context.socket(zmq.XPUB)
-        self._socket.sndhwm = 0
-        self._seq = 0
-        self.endpoint = f"tcp://127.0.0.1:{self._socket.bind_to_random_port('tcp://127.0.0.1')}"
-
-    def is_heard(self) -> bool:
-        return bool(self._socket.poll(0))
-
-    def publish(self, payload: bytes) -> None:
-        self._socket.send_multipart([b"kv", self._seq.to_bytes(8, "big"), payload])
-        self._seq += 1
-
-
-def stored(hashes: Sequence[int], parent: int | None, first_token: int) -> dict[str, object]:
-    tokens = [first_token, *range(1, BLOCK * len(hashes))]
-    event = {"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": parent}
-    return event | {"token_ids": tokens, "block_size": BLOCK, "lora_id": None, "medium": "GPU"}
-
-
-def flood() -> Iterator[bytes]:
-    """Yield messages that store `RUN` blocks each, and evict as many once the cache is full."""
-    encode, held = msgspec.msgpack.Encoder().encode, deque[int]()
-    for start in range(0, FLOOD_BLOCKS, RUN):
-        hashes = range(start, start + RUN)
-        held += hashes
-        events = [stored(list(hashes), None, first_token=start)]
-        if len(held) > HELD_BLOCKS:
-            gone = [held.popleft() for _ in range(RUN)]
-            events.insert(0, {"type": "BlockRemoved", "block_hashes": gone, "medium": "GPU"})
-        yield encode([0.0, events, 0])
-
-
-class Bench:
-    """The coordinator's write path with an agent of two engines."""
-
-    def __init__(self, publishers: dict[EngineId, Publisher]) -> None:
-        self.cluster, self.caches = Cluster(), Caches()
-        numbering = Numbering(SqliteStore(":memory:"), self.cluster)
-        self.servicer = AgentsServicer(
-            self.cluster, self.caches, b"secret", SystemClock(), "c1", None, numbering
-        )
-        engines = [self._engine(engine, publisher) for engine, publisher in publishers.items()]
-        self.cluster.assign(engines)
-        self.caches.assign({engine.id: engine.group for engine in engines})
-
-    def _engine(self, engine: EngineId, publisher: Publisher) -> Engine:
-        return Engine(
-            id=engine,
-            base_url="http://127.0.0.1:1",
-            endpoint=engine,
-            group=GroupId("weights"),
-            models=(ServedModel(ModelName("m")),),
-            node=NODE,
-            events=publisher.endpoint,
-            stride=4,
-        )
-
-    def keys(self, engine: EngineId) -> int:
-        feed = self.caches.feed(engine)
-        return feed.visible.count if feed and feed.visible else 0
-
-    def batches(self, engine: EngineId) -> int:
-        views = self.cluster.snapshot(time.monotonic()).engines
-        status = next(view.status for view in views if view.engine.id == engine)
-        return status.batches if status else 0
-
-
-@asynccontextmanager
-async def running(publishers: dict[EngineId, Publisher]) -> AsyncIterator[Bench]:
-    bench = Bench(publishers)
-    writing = asyncio.create_task(bench.servicer.run())
-    try:
-        async with serving(bench.servicer, "127.0.0.1:0") as address:
-            with agent(address):
-                yield bench
-    finally:
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
-
-
-@contextmanager
-def agent(coordinator: str) -> Iterator[None]:
-    """Run an agent. Not by `cli.children`, which forks: gRPC's threads run here already."""
-    settings = {"coordinators": [coordinator], "transport": "plaintext", "node": NODE}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "agent.main", "--config", "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    with process.stdin:
-        process.stdin.write(json.dumps(settings | {"log_level": "error"}).encode())
-    assert process.stdout is not None
-    with process.stdout:
-        try:
-            assert process.stdout.readline()
-            yield
-        finally:
-            process.terminate()
-            assert process.wait(LIMIT_S) == 0
-
-
-async def until(so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not so():  # noqa: ASYNC110 - what is waited for is another process's
-            await asyncio.sleep(0.005)
-
-
-async def delays(
-    bench: Bench, calm: Publisher, begin: int, over: Callable[[], bool]
-) -> list[float]:
-    """Publish four blocks, that is one key, at a time; return how long each took to be seen."""
-    encode, taken = msgspec.msgpack.Encoder().encode, []
-    while not over():
-        number = begin + len(taken)
-        hashes = list(range(4 * number, 4 * number + 4))
-        published_at = time.monotonic()
-        calm.publish(encode([0.0, [stored(hashes, None, first_token=number)], 0]))
-        await until(lambda: bench.keys(CALM) > number)  # noqa: B023 - awaited here
-        taken.append(time.monotonic() - published_at)
-        await asyncio.sleep(0.05)
-    return taken
-
-
-async def test_a_flood_delays_no_other_engine_and_fills_no_memory() -> None:
-    messages = list(flood())
+def flood(control: Connection, blocks: int) -> None:
+    """Publish as fast as it goes, and serve replays of the last batches, as an engine does."""
     context = zmq.Context()
-    publishers = {FLOODING: Publisher(context), CALM: Publisher(context)}
+    live, router = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
+    live.sndhwm = 2_000
+    ports = [s.bind_to_random_port("tcp://127.0.0.1") for s in (live, router)]
+    control.send(ports)
+    live.recv()  # the subscription
+    sent: list[bytes] = []
+    tokens = list(range(1000, 1000 + 16 * RUN))
+    for seq in range(blocks // RUN):
+        run = range(seq * RUN + 1, (seq + 1) * RUN + 1)
+        gone = range((seq - 2) * RUN + 1, (seq - 1) * RUN + 1) if seq > 1 else ()
+        events = [
+            *({"type": "BlockRemoved", "block_hashes": [key], "medium": "GPU"} for key in gone),
+            {
+                "type": "BlockStored",
+                "block_hashes": list(run),
+                "parent_block_hash": None,
+                "token_ids": [seq, *tokens[1:]],
+                "block_size": 16,
+                "medium": "GPU",
+            },
+        ]
+        sent.append(msgspec.msgpack.encode([float(seq), events, 0]))
+        live.send_multipart([b"", seq.to_bytes(8, "big"), sent[-1]])
+        if router.poll(0):
+            serve(router, sent)
+    while not control.poll(0):
+        if router.poll(50):
+            serve(router, sent)
+    context.destroy(0)
+
+
+def serve(router: "zmq.Socket[bytes]", sent: list[bytes]) -> None:
+    client, _, start = router.recv_multipart()
+    first = max(int.from_bytes(start, "big"), len(sent) - 10_000)
+    for seq in range(first, len(sent)):
+        router.send_multipart([client, b"", b"", seq.to_bytes(8, "big"), sent[seq]])
+    router.send_multipart([client, b"", b"", b"\xff" * 8, b""])
+
+
+def worker(name: str, ports: list[int]) -> Worker:
+    events, replay = (f"tcp://127.0.0.1:{port}" for port in ports)
+    assigned = AssignedEngine(EngineId(name), f"http://{name}", 0, events, replay)
+    return Worker(assigned, b"secret", Counters(), SystemClock(), lambda: None)
+
+
+def subscribe(assigned: AssignedEngine, place: Place | None) -> Subscriber:
+    return Subscriber(assigned.events, assigned.replay, place=place)
+
+
+async def test_a_flood_does_not_delay_another_engine() -> None:
+    ours, theirs = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=flood, args=(theirs, BLOCKS))
+    process.start()
+    context = zmq.asyncio.Context()
+    live, router = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
+    quiet_ports = [s.bind_to_random_port("tcp://127.0.0.1") for s in (live, router)]
     try:
-        async with running(publishers) as bench:
-            (process,) = psutil.Process().children()
-            await until(lambda: all(each.is_heard() for each in publishers.values()))
-            await delays(bench, publishers[CALM], 0, lambda: bench.keys(CALM) > 0)
-            before_mib, most_mib = process.memory_info().rss / 2**20, 0.0
-            for message in messages:
-                publishers[FLOODING].publish(message)
-
-            def over() -> bool:
-                nonlocal most_mib
-                most_mib = max(most_mib, process.memory_info().rss / 2**20)
-                return bench.batches(FLOODING) == len(messages)
-
-            begun_at = time.monotonic()
-            taken = await delays(bench, publishers[CALM], bench.keys(CALM), over)
-            took_s = time.monotonic() - begun_at
-            print(f"{took_s:.1f} s, {len(taken)} looks, the longest {max(taken):.3f} s;")
-            print(f"the agent had {before_mib:.0f} MiB and at most {most_mib:.0f}")
-            await until(lambda: bench.keys(FLOODING) == HELD_BLOCKS // 4)
-            assert max(taken) < DELAY_S
-            assert len(taken) > 5
-            assert most_mib < AGENT_MIB
+        busy = worker("busy", await asyncio.to_thread(ours.recv))
+        before = psutil.Process(os.getpid()).memory_info().rss
+        peak, delays = before, []
+        reading = asyncio.create_task(busy.run(subscribe))
+        subscriber = Subscriber(*(f"tcp://127.0.0.1:{port}" for port in quiet_ports))
+        async with asyncio.timeout(60), aclosing(subscriber.items()) as items:
+            stamp = asyncio.create_task(stamps(live, router))
+            async for item in items:
+                if (sent_at := getattr(item, "ts", None)) is not None:
+                    delays.append(time.monotonic() - sent_at)
+                    busy.flush()
+                peak = max(peak, psutil.Process(os.getpid()).memory_info().rss)
+                if busy.status().batches >= BLOCKS // RUN:
+                    break
+            stamp.cancel()
+        await asyncio.sleep(0.1)
+        status = busy.status()
+        assert (status.blocks, status.unmatched_removals) == (2 * RUN, 0)
+        assert len(delays) > 20
+        assert max(delays) < 1.0
+        assert peak - before < GROWTH_BYTES
     finally:
-        context.destroy(linger=0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        ours.send("stop")
+        await asyncio.to_thread(process.join, 10)
+        context.destroy(0)
+    print(f"{len(delays)} messages, worst {max(delays):.3f} s, {(peak - before) / 2**20:.0f} MiB")
+
+
+async def stamps(live: zmq.asyncio.Socket, router: zmq.asyncio.Socket) -> None:
+    """Publish the time, again and again; its replays are answered by nothing."""
+    await live.recv()
+    client, *_ = await router.recv_multipart()
+    await router.send_multipart([client, b"", b"", b"\xff" * 8, b""])
+    seq = 0
+    while True:
+        payload = msgspec.msgpack.encode([time.monotonic(), [], 0])
+        await live.send_multipart([b"", seq.to_bytes(8, "big"), payload])
+        seq += 1
+        await asyncio.sleep(0.01)
