@@ -16,13 +16,13 @@ from agent.digest_log import DigestLog
 from agent.holdings import Holdings, Mark
 from agent.kv_events import Batch
 from agent.sequence import Gap, Item, Place, Restarted, Whole
-from agent.signals import Events, Load, Status
 from agent.silence import Silence
 from agent.subscriber import CannotSubscribe
 from lineside import logs
 from lineside.clock import Clock
 from lineside.hashing import UNIT
 from lineside.ids import Generation
+from lineside.signals import Events, Load, Status
 
 SLICE_S = 0.002
 SLICE_EVENTS = 64

@@ -13,8 +13,8 @@ from typing import Any
 
 import pynvml
 
-from agent.signals import Gpu, NodeGpus
 from lineside.clock import Clock
+from lineside.signals import Gpu, NodeGpus
 
 READ_S = 1.0
 RETRY_S = 30.0

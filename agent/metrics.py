@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 
 from agent.node import Node
 from agent.scrape import Failure
-from agent.signals import Events, Gpu
 from lineside.clock import Clock
 from lineside.ids import NodeId
+from lineside.signals import Events, Gpu
 
 F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
 

@@ -20,10 +20,11 @@ from agent.checkpoint import Checkpoints, Key, Saved
 from agent.digest_log import DigestLog
 from agent.engine import Counters, Subscribe, Worker
 from agent.scrape import Failure, ScrapeFailed
-from agent.signals import Load, NodeGpus, Observed, Status
+from agent.signals import Observed
 from lineside import logs
 from lineside.clock import Clock
 from lineside.ids import EngineId, Generation
+from lineside.signals import Load, NodeGpus, Status
 
 SAVE_S = 30.0
 """Between two checkpoints of all engines."""

@@ -14,11 +14,12 @@ import grpc
 from agent import wire
 from agent.assignment import Assigned, Scheme
 from agent.digest_log import Cursor, DigestLog
-from agent.signals import Events, Load, NodeGpus, Observed, Status
+from agent.signals import Observed
 from lineside import hashing, logs
 from lineside.clock import Clock
 from lineside.digest import MAX_KEYS, PROTOCOL_MAX, PROTOCOL_MIN, SnapshotChunk
 from lineside.ids import EngineId, Generation, NodeId
+from lineside.signals import Events, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
 from lineside.v1 import agents_pb2_grpc as rpc
 

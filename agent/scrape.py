@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 
 import aiohttp
 
-from agent.signals import Load
 from lineside.clock import Clock
+from lineside.signals import Load
 
 BUSY_S = 0.5
 IDLE_S = 1.8

@@ -1,14 +1,7 @@
-"""What an agent observes of its engines and its node, as values. Types only.
-
-Scrape, GPU reader and engine workers write them; reports and metrics read them. `None` is a value
-that could not be had; zero is a measurement.
-"""
+"""A signal of this node with the time at which it was so. Types only."""
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Generic, TypeVar
-
-from lineside.ids import EngineId
 
 T = TypeVar("T")
 
@@ -22,77 +15,3 @@ class Observed(Generic[T]):
     """Monotonic seconds of the agent; ages are computed from it."""
     unix: float
     """Unix seconds, for people."""
-
-
-class Events(Enum):
-    """How far the agent can vouch for an engine's digest (the wire's `EngineStatus.Events`)."""
-
-    NONE = "none"
-    CONNECTING = "connecting"
-    LIVE = "live"
-    UNSURE = "unsure"
-    UNUSABLE = "unusable"
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """One engine's events. Counters run since the agent's start; `block_size` 0: not known yet."""
-
-    events: Events
-    reason: str = ""
-    block_size: int = 0
-    blocks: int = 0
-    batches: int = 0
-    gaps: int = 0
-    unmatched_removals: int = 0
-    undecodable: int = 0
-    replays: int = 0
-    """Asked for; stays on the agent, as do `restarts`."""
-    restarts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What an engine's /metrics said; counters run since the engine's start."""
-
-    waiting: int | None = None
-    running: int | None = None
-    kv_cache_usage: float | None = None
-    prompt_tokens: int | None = None
-    generation_tokens: int | None = None
-    prefix_cache_queries: int | None = None
-    prefix_cache_hits: int | None = None
-    preemptions: int | None = None
-    block_size: int | None = None
-    num_gpu_blocks: int | None = None
-    process_start_s: float | None = None
-    prefills: int | None = None
-    """Requests whose prompt has been computed; stays on the agent."""
-    asleep: bool | None = None
-    """The engine gave its memory back, and with it its cache."""
-    missing: tuple[str, ...] = ()
-    """Series that this engine's version should have and has not, by their newest name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU. `None`: NVML refused the value."""
-
-    uuid: str
-    index: int
-    name: str
-    utilization: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    engines: tuple[EngineId, ...] = ()
-    """Empty: unknown. Which GPU serves which engine is never guessed."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeGpus:
-    """A node's GPUs; `unavailable` says why there are none to read."""
-
-    gpus: tuple[Gpu, ...] = ()
-    unavailable: str = ""

@@ -6,7 +6,7 @@ tell whether something did. Written by the engine's worker.
 
 import math
 
-from agent.signals import Load
+from lineside.signals import Load
 
 LAG_S = 5.0
 """A counter may follow the events of the same prompt by this much."""

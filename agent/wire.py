@@ -5,7 +5,7 @@ measured is absent, never zero.
 """
 
 from agent.assignment import Assigned, AssignedEngine, Scheme
-from agent.signals import Events, Load, NodeGpus, Observed, Status
+from agent.signals import Observed
 from lineside.digest import (
     MAX_DELTAS,
     MAX_KEYS,
@@ -18,6 +18,7 @@ from lineside.digest import (
     encode_snapshot,
 )
 from lineside.ids import EngineId, NodeId
+from lineside.signals import Events, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
 
 _EVENTS = {

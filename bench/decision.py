@@ -25,7 +25,7 @@ from typing import Any
 from coordinator.caches import Caches
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.cluster import Cluster
-from coordinator.engines import Engine, Events, ServedModel, Status
+from coordinator.engines import Engine, ServedModel
 from coordinator.feed import Stream
 from coordinator.inflight import InFlight
 from coordinator.limits import Unlimited, Usage
@@ -49,6 +49,7 @@ from lineside.ids import (
     NodeId,
     TenantId,
 )
+from lineside.signals import Events, Status
 
 SEED = 20261
 ENGINES = 64

@@ -21,7 +21,7 @@ import uvloop
 
 from agent import wire
 from agent.digest_log import DigestLog
-from agent.signals import Events, Load, Observed, Status
+from agent.signals import Observed
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster, Engine, ServedModel
 from coordinator.feed import Reason, Stream
@@ -31,6 +31,7 @@ from coordinator.store import SqliteStore
 from lineside.clock import SystemClock
 from lineside.digest import Delta, SnapshotChunk
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, ModelName, NodeId
+from lineside.signals import Events, Load, Status
 from lineside.v1 import agents_pb2 as pb
 
 SEED = 20261

@@ -20,7 +20,7 @@ from pipeline_ingest import Lag, engines, node_id
 from agent.assignment import Assigned, Scheme
 from agent.digest_log import DigestLog
 from agent.report import Reporter
-from agent.signals import Load, NodeGpus, Observed, Status
+from agent.signals import Observed
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.ingest import AgentsServicer, serving
@@ -28,6 +28,7 @@ from coordinator.numbering import Numbering
 from coordinator.store import SqliteStore
 from lineside.clock import SystemClock
 from lineside.ids import BlockKey, EngineId, Generation, Medium
+from lineside.signals import Load, NodeGpus, Status
 
 KEYS = 1_000_000
 

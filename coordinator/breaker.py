@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from coordinator.cluster import Cluster
-from coordinator.engines import EngineView, Load
+from coordinator.engines import EngineView
 from lineside.ids import EngineId
+from lineside.signals import Load
 
 OPENS_AFTER = 5
 """Failures in a row, nothing answered between them: one client's odd requests are not enough

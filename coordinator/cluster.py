@@ -7,8 +7,9 @@ Pure: time is an argument, in the coordinator's monotonic seconds.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from coordinator.engines import Engine, EngineView, Load, NodeGpus, ServedModel, Status
+from coordinator.engines import Engine, EngineView, ServedModel
 from lineside.ids import EngineId, GroupId, NodeId
+from lineside.signals import Load, NodeGpus, Status
 
 VIEW_FOR_S = 0.02
 """A view serves the requests of this long, unless something is heard: ages may lag by as much."""

@@ -4,10 +4,10 @@ Values are immutable. `None` is a measurement that is missing; ages are seconds.
 """
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
+from lineside.signals import Events, Load, Status
 
 STALE_AFTER_S = 2.0
 """A signal older than this is named stale; it is still used."""
@@ -50,73 +50,6 @@ class Engine:
     def serves(self, model: str) -> ServedModel | None:
         """Return what the engine serves under this name."""
         return next((served for served in self.models if served.name == model), None)
-
-
-class Events(Enum):
-    """How far an engine's agent can vouch for its digest (the wire's `EngineStatus.Events`)."""
-
-    NONE = "none"
-    CONNECTING = "connecting"
-    LIVE = "live"
-    UNSURE = "unsure"
-    UNUSABLE = "unusable"
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The agent's word on one engine's events. `block_size` 0: not known yet."""
-
-    events: Events
-    reason: str = ""
-    block_size: int = 0
-    blocks: int = 0
-    batches: int = 0
-    gaps: int = 0
-    unmatched_removals: int = 0
-    undecodable: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What the engine's /metrics said. `None`: the series is missing; never a guess."""
-
-    waiting: int | None = None
-    running: int | None = None
-    kv_cache_usage: float | None = None
-    prompt_tokens: int | None = None
-    generation_tokens: int | None = None
-    prefix_cache_queries: int | None = None
-    prefix_cache_hits: int | None = None
-    preemptions: int | None = None
-    block_size: int | None = None
-    num_gpu_blocks: int | None = None
-    process_start_s: float | None = None
-    asleep: bool | None = None
-    """The engine gave its memory back, and with it its cache."""
-    missing: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU of a node. `None`: NVML refused the value."""
-
-    uuid: str
-    index: int
-    name: str
-    utilization: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    engines: tuple[EngineId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeGpus:
-    """A node's GPUs; `unavailable` says why there are none to read."""
-
-    gpus: tuple[Gpu, ...] = ()
-    unavailable: str = ""
 
 
 class EngineView(NamedTuple):

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coordinator.engines import Engine, Events, Gpu, Load, NodeGpus, Status
+from coordinator.engines import Engine
 from coordinator.feed import Position, Reason
 from lineside import digest, hashing
 from lineside.digest import Delta, DeltaReader, MalformedDigest, SnapshotChunk
 from lineside.ids import EngineId
+from lineside.signals import Events, Gpu, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
 
 

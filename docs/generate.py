@@ -21,12 +21,12 @@ import coordinator.main
 from agent.config import AgentConfig
 from agent.metrics import AgentMetrics
 from agent.node import Node
-from agent.signals import NodeGpus
 from cli.main import parser
 from coordinator.config import Config, EngineSpec
 from lineside.clock import SystemClock
 from lineside.ids import NodeId
 from lineside.schema import Setting, describe, settings_of
+from lineside.signals import NodeGpus
 
 DOCS = Path(__file__).parent
 

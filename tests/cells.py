@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.cluster import Cluster
-from coordinator.engines import Engine, Events, ServedModel, Status
+from coordinator.engines import Engine, ServedModel
 from coordinator.inflight import InFlight
 from coordinator.limits import Unlimited, Usage
 from coordinator.overlay import Overlay
@@ -21,6 +21,7 @@ from coordinator.tagging import NoTags
 from coordinator.tokens import Tokenized, TokenState
 from lineside import hashing
 from lineside.ids import BlockKey, EngineId, GroupId, ModelName, NodeId, TenantId
+from lineside.signals import Events, Status
 from tests.manual_clock import ManualClock
 
 GROUP = GroupId("g")

@@ -17,11 +17,12 @@ from agent.metrics import AgentMetrics
 from agent.node import FLUSH_KEYS, FLUSH_MAX_S, FLUSH_S, Node
 from agent.scrape import ScrapeFailed
 from agent.sequence import Behind, Gap, Item, Place, Restarted, Whole
-from agent.signals import Events, Gpu, Load, NodeGpus, Observed, Status
+from agent.signals import Observed
 from agent.silence import ALARM_S, LAG_S, Silence
 from agent.subscriber import CannotSubscribe
 from lineside.hashing import chain, pack, seed, strided
 from lineside.ids import EngineId, Generation, Medium, NodeId
+from lineside.signals import Events, Gpu, Load, NodeGpus, Status
 from tests.manual_clock import ManualClock, settle
 
 SECRET = b"secret"

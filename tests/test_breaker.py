@@ -6,8 +6,9 @@ import pytest
 
 from coordinator.breaker import OPEN_MOST_S, OPEN_S, OPENS_AFTER, Breakers, Cause
 from coordinator.cluster import Cluster
-from coordinator.engines import Engine, Load
+from coordinator.engines import Engine
 from lineside.ids import EngineId, GroupId, NodeId
+from lineside.signals import Load
 
 A, B = EngineId("a:1"), EngineId("b:1")
 STALLED_S = 30.0

@@ -14,13 +14,13 @@ import pytest
 import coordinator.main
 from agent.config import AgentConfig
 from agent.scrape import Failure
-from agent.signals import Events as AgentEvents
 from coordinator import engines, feed, refusal
 from coordinator.config import Config, EngineSpec, Timeouts
 from coordinator.metrics import CACHE_STATES
 from coordinator.readiness import CODES
 from coordinator.tokens import Reason
 from lineside.schema import settings_of
+from lineside.signals import Events
 
 ROOT = Path(__file__).parent.parent
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -89,11 +89,9 @@ def _metrics_in(page: str) -> set[str]:
         pytest.param("An engine's cache", CACHE_STATES, id="cache states"),
         pytest.param("An engine's cache", engines._REASONS, id="cache states with a reason"),
         pytest.param(
-            "An agent's word on an engine's events", [e.value for e in AgentEvents], id="events"
+            "An agent's word on an engine's events", [e.value for e in Events], id="events"
         ),
-        pytest.param(
-            "An agent's word on an engine's events", [e.value for e in engines.Events], id="wire"
-        ),
+        pytest.param("An agent's word on an engine's events", [e.value for e in Events], id="wire"),
         pytest.param("What is known of a request's tokens", [r.value for r in Reason], id="tokens"),
         pytest.param("What a coordinator serves around", CODES, id="degraded"),
         pytest.param("Refusals", refusal.REASONS, id="refusals"),

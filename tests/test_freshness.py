@@ -2,10 +2,10 @@
 
 from agent.digest_log import DigestLog
 from coordinator.caches import Caches
-from coordinator.engines import Events, Load, Status
 from coordinator.feed import LEASE_S, Phase, Position, Stream
 from lineside import hashing
 from lineside.ids import EngineId, Generation, Medium
+from lineside.signals import Events, Load, Status
 from tests.cells import GROUP, Cell
 
 A, B = EngineId("e0"), EngineId("e1")

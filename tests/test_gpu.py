@@ -10,7 +10,7 @@ import pytest
 
 from agent import gpu
 from agent.gpu import GpuReader, watch
-from agent.signals import Gpu, NodeGpus
+from lineside.signals import Gpu, NodeGpus
 
 
 class FakeNvml:

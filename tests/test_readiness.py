@@ -5,11 +5,11 @@ import pytest
 from coordinator.caches import Caches
 from coordinator.cap import IndexCap, State
 from coordinator.discovery import NOT_ASKED
-from coordinator.engines import Events, Load, Status
 from coordinator.numbering import Numbering
 from coordinator.readiness import CODES, FILL_S, Readiness
 from coordinator.store import SqliteStore
 from lineside.ids import EngineId, GroupId
+from lineside.signals import Events, Load, Status
 from tests.cells import Cell, engine
 
 A, B = EngineId("e0"), EngineId("e1")

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.engines import ASLEEP_FOR_S, Engine, EngineView, Events, Load, ServedModel, Status
+from coordinator.engines import ASLEEP_FOR_S, Engine, EngineView, ServedModel
 from coordinator.inflight import EMPTY, PeerSum, Queue
 from coordinator.predict import FixedRate
 from coordinator.refusal import NoEngineReady
 from coordinator.route import Decision, Facts, Held, Undecided, Units, decide, field_of
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
+from lineside.signals import Events, Load, Status
 
 MODEL = ModelName("m")
 RATE = FixedRate(prefill_tokens_per_s=1000.0, step_s=0.0)

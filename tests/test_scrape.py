@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.scrape import parse
-from agent.signals import Load
+from lineside.signals import Load
 
 PAGES = Path(__file__).parent / "cases" / "metrics"
 UNDER_LOAD = Load(

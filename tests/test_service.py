@@ -11,7 +11,7 @@ import pytest
 from coordinator.attempts import Attempt, Repeat
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.cluster import Cluster
-from coordinator.engines import Engine, Events, ServedModel, Status
+from coordinator.engines import Engine, ServedModel
 from coordinator.inflight import InFlight
 from coordinator.limits import Reservation, Usage
 from coordinator.overlay import GRACE_S, Overlay
@@ -31,6 +31,7 @@ from coordinator.tagging import NoTags
 from coordinator.tokens import Tokenized, TokenState
 from lineside import hashing
 from lineside.ids import BlockKey, EngineId, GroupId, ModelName, NodeId, TenantId
+from lineside.signals import Events, Status
 from tests.manual_clock import ManualClock
 
 TENANT = TenantId("t")

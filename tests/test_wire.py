@@ -3,8 +3,8 @@
 import pytest
 
 from agent import wire as agent_wire
-from agent.signals import Events, Load, NodeGpus, Observed, Status
-from coordinator import engines, wire
+from agent.signals import Observed
+from coordinator import wire
 from lineside.digest import (
     MAX_DELTAS,
     MAX_KEYS,
@@ -15,6 +15,7 @@ from lineside.digest import (
     SnapshotChunk,
 )
 from lineside.ids import BlockKey, EngineId, Generation, Medium
+from lineside.signals import Events, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
 
 A, B = EngineId("a"), EngineId("b")
@@ -40,7 +41,7 @@ def test_a_load_arrives_as_it_was_observed(asleep: bool | None) -> None:
     updates = agent_wire.Updates()
     seen = {"waiting": 1, "running": 0, "kv_cache_usage": 0.5, "asleep": asleep}
     updates.load(A, at(Load(**seen, missing=("preemptions",))), now=10.25)
-    load = engines.Load(**seen, missing=("preemptions",))
+    load = Load(**seen, missing=("preemptions",))
     assert heard(updates.take()) == [[wire.EngineLoad(A, load, 0.25)]]
 
 
@@ -52,8 +53,8 @@ def test_what_is_due_at_once_is_one_message() -> None:
     updates.status(A, at(Status(Events.LIVE)), now=10.0)
     assert heard(updates.take()) == [
         [
-            wire.EngineStatus(A, engines.Status(engines.Events.LIVE), 0.0),
-            wire.NodeGpu(engines.NodeGpus(unavailable="none here"), 0.0),
+            wire.EngineStatus(A, Status(Events.LIVE), 0.0),
+            wire.NodeGpu(NodeGpus(unavailable="none here"), 0.0),
             delta(A),
             delta(B),
         ]

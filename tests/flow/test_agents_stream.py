@@ -13,11 +13,10 @@ import pytest
 from agent.assignment import Assigned, Scheme
 from agent.digest_log import DigestLog
 from agent.report import Reporter
-from agent.signals import Events, Gpu, Load, NodeGpus, Observed, Status
-from coordinator import engines as seen
+from agent.signals import Observed
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster
-from coordinator.engines import Engine, ServedModel
+from coordinator.engines import Engine, EngineView, ServedModel
 from coordinator.feed import Phase
 from coordinator.ingest import AgentsServicer, serving
 from coordinator.numbering import Numbering
@@ -25,6 +24,7 @@ from coordinator.store import SqliteStore
 from lineside.clock import SystemClock
 from lineside.digest import DeltaPacker, encode_snapshot
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, ModelName, NodeId
+from lineside.signals import Events, Gpu, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
 from lineside.v1 import agents_pb2_grpc as rpc
 
@@ -158,7 +158,7 @@ class Coordinator:
                 writer.cancel()
                 await asyncio.gather(writer, return_exceptions=True)
 
-    def view(self, engine: EngineId) -> seen.EngineView:
+    def view(self, engine: EngineId) -> EngineView:
         views = self.cluster.snapshot(CLOCK.monotonic()).engines
         return next(view for view in views if view.engine.id == engine)
 
@@ -192,11 +192,11 @@ async def test_holdings_and_signals_arrive() -> None:
         assert coordinator.units(chain(12)) == {A: (9, 9, 9), B: (3, 3, 3)}
         await until(lambda: coordinator.view(A).load)
         view = coordinator.view(A)
-        assert view.status == seen.Status(seen.Events.LIVE, block_size=16, blocks=7, batches=3)
-        assert view.load == seen.Load(waiting=2, kv_cache_usage=0.5, missing=("running",))
+        assert view.status == Status(Events.LIVE, block_size=16, blocks=7, batches=3)
+        assert view.load == Load(waiting=2, kv_cache_usage=0.5, missing=("running",))
         assert (view.linked, view.fresh, view.generation) == (True, True, hub.logs[A].generation)
         (gpus, age_s) = coordinator.cluster.node_gpus(CLOCK.monotonic())[NODE]
-        assert gpus == seen.NodeGpus((seen.Gpu("u", 0, "H", utilization=0.25, engines=(A,)),))
+        assert gpus == NodeGpus((Gpu("u", 0, "H", utilization=0.25, engines=(A,)),))
         assert 0 <= age_s < 5
         await until(lambda: reporter.acked.get(A) == (hub.logs[A].generation, 1))
 

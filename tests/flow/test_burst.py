@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from agent.report import Reporter
-from agent.signals import Load, Observed
+from agent.signals import Observed
 from coordinator.config import EngineSpec
 from lineside.clock import SystemClock
 from lineside.ids import EngineId, NodeId
+from lineside.signals import Load
 from tests import simulated
 from tests.flow.test_agents_stream import FakeHub
 from tests.gateways import Running, coordinator, until
