@@ -91,7 +91,6 @@ def _metrics_in(page: str) -> set[str]:
         pytest.param(
             "An agent's word on an engine's events", [e.value for e in Events], id="events"
         ),
-        pytest.param("An agent's word on an engine's events", [e.value for e in Events], id="wire"),
         pytest.param("What is known of a request's tokens", [r.value for r in Reason], id="tokens"),
         pytest.param("What a coordinator serves around", CODES, id="degraded"),
         pytest.param("Refusals", refusal.REASONS, id="refusals"),
