@@ -33,7 +33,7 @@ def flood(control: Connection, blocks: int) -> None:
     """Publish as fast as it goes, and serve replays of the last batches, as an engine does."""
     context = zmq.Context()
     live, router = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
-    live.sndhwm = 2_000
+    live.sndhwm = 100_000  # as vLLM has it
     ports = [s.bind_to_random_port("tcp://127.0.0.1") for s in (live, router)]
     control.send(ports)
     live.recv()  # the subscription
