@@ -28,7 +28,8 @@ FORBIDDEN_KEYS = frozenset(
 )
 """Keys of a body that only the operator's side may set; `rewrite` drops them."""
 
-FORBIDDEN_XARGS = frozenset({"kv_cache_report_mode"})  # upsets the count of a block's copies
+ANNOUNCE = {"kv_cache_report_mode": "full"}
+FORBIDDEN_XARGS = frozenset(ANNOUNCE)  # upsets the count of a block's copies
 """The same inside `vllm_xargs`."""
 
 TEXT_PARTS = frozenset(
@@ -139,9 +140,10 @@ def parse(api: Api, headers: Mapping[str, str], body: bytes) -> Canonical | BadR
         return BadRequest(invalid.message, invalid.param)
 
 
-def rewrite(canonical: Canonical, model: str, meter: bool) -> bytes:
+def rewrite(canonical: Canonical, model: str, meter: bool, announce: bool = False) -> bytes:
     """Return the engine's body: the model that will serve, usage when metered, no forbidden key.
 
+    `announce`: the engine is to announce the blocks that it hits as if it had just stored them.
     Order and all other fields stay; a body that needs no change is returned as it came.
     """
     body = canonical.body
@@ -156,6 +158,8 @@ def rewrite(canonical: Canonical, model: str, meter: bool) -> bytes:
     xargs = body.get("vllm_xargs")
     if isinstance(xargs, dict) and not FORBIDDEN_XARGS.isdisjoint(xargs):
         changes["vllm_xargs"] = {k: v for k, v in xargs.items() if k not in FORBIDDEN_XARGS}
+    if announce and (xargs is None or isinstance(xargs, dict)):
+        changes["vllm_xargs"] = {**changes.get("vllm_xargs", xargs or {}), **ANNOUNCE}
     if not changes and FORBIDDEN_KEYS.isdisjoint(body):
         return canonical.raw
     return _encode({k: v for k, v in body.items() if k not in FORBIDDEN_KEYS} | changes)

@@ -123,6 +123,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     index_bytes: Annotated[int, Meta(ge=2**20, le=2**40)] = 2**30
     """Cap of the index. Near it the model with the most keys is reported by every second key, then
     by every fourth, and so on: overlaps get coarser, nothing is forgotten."""
+    announce_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    """Share of the requests to an engine whose events were lost that ask it to announce anew the
+    blocks they hit (vLLM from 0.26), until what is known of its cache proves right."""
     body_limit_bytes: Annotated[int, Meta(ge=1, le=2**30)] = 16 * 2**20
     """Largest request body; a larger one is refused before it is parsed."""
     stalled_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0

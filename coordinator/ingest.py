@@ -8,7 +8,7 @@ message and applying it. A stream that was replaced, or an engine that was remov
 import asyncio
 import hmac
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -191,6 +191,11 @@ class AgentsServicer(rpc.AgentsServicer):
         log.info("agent connected", node=session.node, connection=hello.connection)
         self._follow_assignment(session)
         return session
+
+    def vouch(self, due: Mapping[EngineId, str]) -> None:
+        """Tell agents of which engines what they say of a generation has proved right."""
+        for session in self._sessions.values():
+            session.vouch(due)
 
     def close(self) -> None:
         """End every stream: the process is about to."""

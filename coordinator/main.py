@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from coordinator import dispatch, ingest
 from coordinator.admin import Admin
+from coordinator.audit import Audit
 from coordinator.breaker import Breakers
 from coordinator.caches import Caches
 from coordinator.cap import IndexCap
@@ -191,6 +192,7 @@ def _service(
         clock=SystemClock(),
         rng=random.Random(),
         secret=secret,
+        audit=Audit(config.announce_share, random.Random()),
         lease_s=config.timeouts.total_s + LEASE_SLACK_S,
     )
 
@@ -241,6 +243,7 @@ async def _chores(parts: Parts) -> None:
         if late := parts.service.expire():
             log.warning("leases expired", count=late)
         _look_at_engines(parts)
+        parts.agents.vouch(parts.service.audit.take_due())
         if change := parts.cap.look(parts.service.clock.monotonic()):
             log.warning("stride changed", group=change.group, factor=change.factor)
 
@@ -251,6 +254,7 @@ def _look_at_engines(parts: Parts) -> None:
     now = service.clock.monotonic()
     views = service.cluster.snapshot(now).engines
     breakers.retain({view.engine.id for view in views})
+    service.audit.keep({view.engine.id for view in views})
     for view in views:
         breakers.look(view, service.inflight.queue(view.engine.id, now).outstanding, now)
     for engine, reason in breakers.take_news():

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from coordinator.attempts import Attempt, may_repeat
+from coordinator.audit import Audit
 from coordinator.canonical import Canonical, rewrite
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine, EngineView
@@ -126,6 +127,7 @@ class Service:
     rng: random.Random
     secret: bytes = field(repr=False)
     lease_s: float
+    audit: Audit = field(default_factory=lambda: Audit(0.0, random.Random()))
     draining: bool = False
 
     def __post_init__(self) -> None:
@@ -157,7 +159,7 @@ class Service:
             record=record,
             request=request,
             candidate=chosen,
-            body=rewrite(request, chosen.model, meter=True),
+            body=rewrite(request, chosen.model, True, self.audit.asks(chosen.view)),
             lease=lease,
             claim=claim,
             keys=keys,
@@ -199,7 +201,8 @@ class Service:
         routed.lease, routed.claim = self._account(
             candidate, routed.load_tokens, routed.request.stream, routed.keys
         )
-        routed.body = rewrite(routed.request, candidate.model, meter=True)
+        announce = self.audit.asks(candidate.view)
+        routed.body = rewrite(routed.request, candidate.model, True, announce)
         routed.candidate = record.served_by = candidate
         return True
 
@@ -227,6 +230,7 @@ class Service:
         outcome.completion_tokens = usage.completion_tokens
         if status < 400:
             self.limiter.settle(routed.reservation, usage)
+            self.audit.ended(routed.record)
         else:
             self.limiter.refund(routed.reservation)
         return True

@@ -5,7 +5,7 @@ that does not read costs nothing.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from coordinator import wire
@@ -31,10 +31,18 @@ class Session:
     resumes: dict[EngineId, Position] = field(default_factory=dict)
     resyncs: dict[EngineId, Reason] = field(default_factory=dict)
     acks: set[EngineId] = field(default_factory=set)
+    vouches: dict[EngineId, str] = field(default_factory=dict)
+    """Generations that proved right while their agent was unsure of them."""
     is_assignment_due: bool = False
     ended: Exception | None = None
     """Why the stream is to be closed, once it is."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def vouch(self, due: Mapping[EngineId, str]) -> None:
+        """Note which of the engines that this stream feeds are to be vouched for."""
+        if found := due.keys() & self.feeds.keys():
+            self.vouches |= {engine: due[engine] for engine in found}
+            self.wake.set()
 
     def due(self, number: int) -> Iterator[pb.CoordinatorMessage]:
         """Yield what is due, in an order that makes sense to the agent, and forget it.
@@ -48,9 +56,12 @@ class Session:
             yield wire.resume(engine, position)
         for engine, reason in self.resyncs.items():
             yield wire.resync(engine, reason)
+        for engine, generation in self.vouches.items():
+            yield wire.vouch(engine, generation)
         feeds = [self.feeds[engine] for engine in self.acks & self.feeds.keys()]
         if applied := {feed.engine: feed.visible.position for feed in feeds if feed.visible}:
             yield wire.acks(applied)
         self.resumes.clear()
         self.resyncs.clear()
+        self.vouches.clear()
         self.acks.clear()

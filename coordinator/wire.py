@@ -170,6 +170,11 @@ def resync(engine: EngineId, reason: Reason) -> pb.CoordinatorMessage:
     return pb.CoordinatorMessage(resync=pb.Resync(engine=engine, reason=reason.value))
 
 
+def vouch(engine: EngineId, generation: str) -> pb.CoordinatorMessage:
+    """Return the word that what an agent says of an engine has proved right."""
+    return pb.CoordinatorMessage(vouch=pb.Vouch(engine=engine, generation=generation))
+
+
 def acks(applied: Mapping[EngineId, Position]) -> pb.CoordinatorMessage:
     """Return word of what was applied."""
     said = [

@@ -351,6 +351,24 @@ def test_keys_that_a_client_must_not_set_are_removed() -> None:
     assert "priority" in canonical.body
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        pytest.param({}, {"kv_cache_report_mode": "full"}, id="none"),
+        pytest.param(
+            {"vllm_xargs": {"session_id": "s", "kv_cache_report_mode": "delta"}},
+            {"session_id": "s", "kv_cache_report_mode": "full"},
+            id="others stay",
+        ),
+        pytest.param({"vllm_xargs": "odd"}, "odd", id="what the engine will refuse stays"),
+    ],
+)
+def test_an_engine_is_asked_to_announce_what_it_hits(given: dict[str, Any], sent: object) -> None:
+    canonical = chat(**given)
+    body = json.loads(rewrite(canonical, canonical.model, meter=False, announce=True))
+    assert body["vllm_xargs"] == sent
+
+
 def test_an_integer_of_any_size_survives_the_rewrite() -> None:
     assert body_of(chat(seed=10**40), model="other")["seed"] == 10**40
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.attempts import Attempt, Repeat
+from coordinator.audit import AGREEING, Audit
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine, ServedModel
@@ -185,6 +186,38 @@ async def test_keys_are_looked_up_by_group_adapter_and_salt() -> None:
     routed = await b.routed(cache_salt="s")
     assert routed.engine.id == "b"
     assert routed.record.predicted_cached_tokens == 48
+
+
+def doubt(b: Bench, name: str = "a") -> None:
+    """Let the engine's agent say, now, that events were lost."""
+    unsure = Status(Events.UNSURE, "events were lost", block_size=16)
+    b.service.cluster.observe_status(EngineId(name), unsure, b.clock.monotonic())
+
+
+async def test_an_unsure_engine_is_asked_to_announce_and_its_fallback_is_not() -> None:
+    b = bench(*(replace(engine(name), version="0.32.0") for name in "ab"))
+    b.service.audit = Audit(1.0, random.Random(1))
+    key = hashing.chain(hashing.seed(SECRET), hashing.pack(PROMPT))[0]
+    b.held.units[GroupId("g"), key] = {EngineId("a"): (3, 3, 3)}
+    doubt(b)
+    routed = await b.routed()
+    assert routed.engine.id == "a"
+    assert json.loads(routed.body)["vllm_xargs"] == {"kv_cache_report_mode": "full"}
+    assert b.service.fallback(routed, Attempt(EngineId("a"), Repeat.SAFE, "refused"))
+    assert "vllm_xargs" not in json.loads(routed.body)
+
+
+async def test_an_unsure_engine_that_reports_what_was_predicted_is_vouched_for() -> None:
+    b = bench(engine("a"))
+    key = hashing.chain(hashing.seed(SECRET), hashing.pack(PROMPT))[0]
+    b.held.units[GroupId("g"), key] = {EngineId("a"): (3, 3, 3)}
+    for _ in range(AGREEING):
+        assert b.service.audit.take_due() == {}
+        doubt(b)
+        b.service.finished(await b.routed(), 200, Usage(64, 48, 1), "length")
+        await b.clock.advance(GRACE_S + 1)
+        b.service.expire()
+    assert b.service.audit.take_due() == {EngineId("a"): "g1"}
 
 
 async def test_what_is_in_flight_counts_until_the_index_has_had_time_to_say_so() -> None:

@@ -221,6 +221,15 @@ async def test_a_stream_that_comes_back_brings_only_what_was_missed() -> None:
         assert (feed.snapshots, coordinator.units(chain(9))) == (1, {A: (8, 8, 8)})
 
 
+async def test_an_agent_hears_what_it_is_vouched_for() -> None:
+    hub, coordinator = FakeHub(), Coordinator()
+    coordinator.assign(engine(A))
+    async with coordinator.up(), agent(hub, coordinator.address):
+        await until(lambda: coordinator.view(A).cache_state == "live")
+        coordinator.servicer.vouch({A: "a generation", EngineId("another"): "g"})
+        await until(lambda: hub.vouches == [(A, "a generation")])
+
+
 async def test_a_restarted_coordinator_is_warm_again() -> None:
     hub, old = FakeHub(), Coordinator()
     old.assign(engine(A))
