@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROTO := $(wildcard proto/lineside/v1/*.proto)
 
-.PHONY: setup demo test check format lock proto docs bench clean
+.PHONY: setup demo test test-soak check format lock proto docs bench clean
 
 setup: .venv/ready
 
@@ -19,6 +19,9 @@ demo: setup ## three simulated engines, the same traffic round robin and cache-a
 
 test: setup ## everything, under five minutes
 	$(BIN)/python -m pytest
+
+test-soak: setup ## ten minutes of churn, after which nothing may be left; SOAK_S=60 for a short one
+	$(BIN)/python -m pytest -s -m soak
 
 check: setup ## format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check .
