@@ -17,8 +17,8 @@ setup: .venv/ready
 demo: setup ## three simulated engines, the same traffic round robin and cache-aware
 	$(BIN)/lineside demo
 
-test: setup ## everything, under five minutes
-	$(BIN)/python -m pytest
+test: setup ## everything, under five minutes; a file stays in one process
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-soak: setup ## ten minutes of churn, after which nothing may be left; SOAK_S=60 for a short one
 	$(BIN)/python -m pytest -s -m soak

@@ -15,6 +15,8 @@ from cli.stack import Stack, running
 pytestmark = pytest.mark.flow
 
 STALLED_S = 2.0
+PATIENCE_S = 10.0
+"""For what takes a second or two where nothing else runs."""
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
 LONG = CHAT | {"stream": True, "max_tokens": 2000, "ignore_eos": True}
 
@@ -63,7 +65,7 @@ async def test_a_frozen_engine_is_left_out_and_comes_back_by_itself() -> None:
         await fault(session, first, fault="freeze")
         frozen_at = time.monotonic()
         while not await failing(whole, session):
-            assert time.monotonic() - frozen_at < STALLED_S + 3
+            assert time.monotonic() - frozen_at < STALLED_S + PATIENCE_S
             await asyncio.sleep(0.05)
         assert await failing(whole, session) == {
             first: "it makes no progress although requests are pending"
@@ -74,11 +76,14 @@ async def test_a_frozen_engine_is_left_out_and_comes_back_by_itself() -> None:
         async with session.delete(f"http://{first}/sim/faults"):
             healed_at = time.monotonic()
         while await failing(whole, session):
-            assert time.monotonic() - healed_at < 3
+            assert time.monotonic() - healed_at < PATIENCE_S
             await asyncio.sleep(0.05)
         for stream in streams:
             stream.close()
-        assert {await ask(whole, session) for _ in range(20)} == {first, second}
+        served = set()
+        while served != {first, second}:
+            assert time.monotonic() - healed_at < 2 * PATIENCE_S
+            served.add(await ask(whole, session))
 
 
 async def test_a_busy_engine_with_a_slow_health_page_stays() -> None:
