@@ -27,7 +27,7 @@ TALKER = Path(__file__).parents[2] / "bench" / "streaming.py"
 
 
 @pytest.mark.parametrize(
-    ("path", "within_s"), [("/healthz", 0.1), ("/readyz", 0.7)], ids=["health", "readiness"]
+    ("path", "within_s"), [("/healthz", 1.0), ("/readyz", 1.5)], ids=["health", "readiness"]
 )
 async def test_probes_are_answered_while_the_loop_does_not_run(path: str, within_s: float) -> None:
     async with (
@@ -46,7 +46,7 @@ async def test_probes_are_answered_while_the_loop_does_not_run(path: str, within
 
         thread = threading.Thread(target=probe)
         thread.start()
-        time.sleep(2.5)  # noqa: ASYNC251  this is the point: the main loop stands still
+        time.sleep(4)  # noqa: ASYNC251  this is the point: the main loop stands still
         thread.join()
         assert len(took) == 3
         assert min(took) < within_s

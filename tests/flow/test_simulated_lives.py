@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from simulate.publisher import END_MARKER
 from tests.captures import ids
+from tests.killable import free_ports
 from tests.simulated import (
     LIMIT_S,
     TOPIC,
@@ -170,9 +171,7 @@ async def test_a_fault_strikes_one_rank_alone(two: dict[str, Any]) -> None:
 
 
 async def test_ranks_take_the_ports_that_follow() -> None:
-    with engine("--data-parallel-size", "2") as listening:
-        taken = [r["events"] for r in listening["ranks"]]
-    port = min(int(address.rpartition(":")[2]) for address in taken)  # was free, and is again
+    port = free_ports(2)[0]
     with engine("--data-parallel-size", "2", "--kv-port", str(port)) as listening:
         assert [r["events"] for r in listening["ranks"]] == [
             f"tcp://127.0.0.1:{port}",
