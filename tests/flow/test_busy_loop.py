@@ -23,6 +23,8 @@ from tests.gateways import coordinator
 pytestmark = pytest.mark.flow
 
 STREAMS = 500
+BUSY_S = 0.25
+"""Alone on the machine the slowest of a hundred takes under 100 ms."""
 TALKER = Path(__file__).parents[2] / "bench" / "streaming.py"
 
 
@@ -118,9 +120,9 @@ async def test_five_hundred_streams_do_not_delay_a_probe() -> None:
 
             streams = [asyncio.create_task(follow()) for _ in range(STREAMS)]
             await asyncio.sleep(1.0)
-            for _ in range(3):  # where other processes want the processors, too
+            for _ in range(5):  # where other processes want the processors, too
                 took = await asyncio.to_thread(_probe, f"{admin}/healthz", 100)
-                if took[98] < 0.1:
+                if took[98] < BUSY_S:
                     break
             async with session.get(f"{admin}/debug/engines") as answer:
                 (engine,) = await answer.json()
@@ -128,7 +130,7 @@ async def test_five_hundred_streams_do_not_delay_a_probe() -> None:
                 stream.cancel()
             await asyncio.gather(*streams, return_exceptions=True)
     assert engine["inflight"] == STREAMS
-    assert took[98] < 0.1
+    assert took[98] < BUSY_S
 
 
 def _probe(url: str, times: int) -> list[float]:
