@@ -130,9 +130,13 @@ class Discovery:
         """Servers whose event ports are vLLM's usual ones, for want of any word about them."""
         self._published: tuple[Engine, ...] = ()
 
+    def begin(self) -> None:
+        """Tell the cluster which servers there are, before a door opens; none is reached yet."""
+        self._publish()
+
     async def run(self) -> None:
         """Watch until cancelled."""
-        self._publish()
+        self.begin()
         async with asyncio.TaskGroup() as tasks:
             for spec in self._engines:
                 tasks.create_task(self._watch(spec, tasks), name=f"discovery of {spec.url}")

@@ -95,6 +95,7 @@ async def run(config: Config, stop: asyncio.Event, announce: Callable[[Listening
     """Serve until `stop` is set, then drain. The first part to fail stops the rest."""
     async with AsyncExitStack() as stack:
         parts = await _build(config, stack)
+        parts.discovery.begin()
         http = await stack.enter_async_context(
             serving(parts.door.application(), config.http, config.timeouts.receive_s)
         )
