@@ -94,8 +94,8 @@ class SqliteStore:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
+            # No write-ahead log: to switch it on at once from two processes fails as locked.
             db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA busy_timeout = 5000")
             db.execute(
                 "CREATE TABLE IF NOT EXISTS entries"
