@@ -33,6 +33,12 @@ from lineside.clock import SystemClock
 from lineside.ids import NodeId
 from lineside.schema import split_address
 
+STOP_S = 5.0
+"""What the whole agent gets to end in after a signal; then it ends anyhow.
+
+Seen once in some runs: a stream that broke in the same moment swallowed its cancellation.
+"""
+
 CLOSE_S = 1.0
 """What a request to the listener gets to end in when the agent stops."""
 
@@ -148,11 +154,22 @@ async def _serving(app: web.Application, listener: socket.socket) -> AsyncIterat
         listener.close()
 
 
+def _give_up() -> None:
+    """End at once: a part did not let itself be cancelled. Checkpoints are written by now."""
+    log.warning("did not stop in time", limit_s=STOP_S)
+    os._exit(3)
+
+
 async def _run_until_signalled(config: AgentConfig) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        stop.set()
+        loop.call_later(STOP_S, _give_up)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end)
 
     def announce(listening: Mapping[str, str]) -> None:
         sys.stdout.write(json.dumps({"listening": listening}) + "\n")

@@ -82,13 +82,14 @@ async def test_ending_up_ends_its_children_also_when_it_is_killed() -> None:
     ):
         process.send_signal(signal.SIGKILL)
         await process.wait()
-        async with asyncio.timeout(10):
-            while True:
-                try:
-                    async with session.get(f"http://{where['admin']}/healthz"):
-                        await asyncio.sleep(0.1)
-                except aiohttp.ClientError:
-                    break
+        for listener in (where["admin"], where["agent"]):
+            async with asyncio.timeout(15):
+                while True:
+                    try:
+                        async with session.get(f"http://{listener}/healthz"):
+                            await asyncio.sleep(0.1)
+                    except aiohttp.ClientError:
+                        break
 
 
 @pytest.mark.parametrize("port", ["http", "admin"])
