@@ -36,7 +36,7 @@ from lineside.schema import split_address
 STOP_S = 5.0
 """What the whole agent gets to end in after a signal; then it ends anyhow.
 
-Seen once in some runs: a stream that broke in the same moment swallowed its cancellation.
+An agent whose coordinator died in that moment was seen not to end; why is not known yet.
 """
 
 CLOSE_S = 1.0
@@ -155,7 +155,7 @@ async def _serving(app: web.Application, listener: socket.socket) -> AsyncIterat
 
 
 def _give_up() -> None:
-    """End at once: a part did not let itself be cancelled. Checkpoints are written by now."""
+    """End at once: a part did not let itself be cancelled. A checkpoint not written by now is lost."""
     log.warning("did not stop in time", limit_s=STOP_S)
     os._exit(3)
 
