@@ -155,7 +155,7 @@ async def _serving(app: web.Application, listener: socket.socket) -> AsyncIterat
 
 
 def _give_up() -> None:
-    """End at once: a part did not let itself be cancelled. A checkpoint not written by now is lost."""
+    """End at once: a part would not be cancelled. A checkpoint not yet written is lost."""
     log.warning("did not stop in time", limit_s=STOP_S)
     os._exit(3)
 
