@@ -1,4 +1,7 @@
-"""Child processes of `up` and `demo`: started, awaited, watched, and ended with their parent."""
+"""Child processes of `up` and `demo`: started, awaited, watched, and ended with their parent.
+
+`keep` starts one again that has died, `watch` gives up with the first.
+"""
 
 import asyncio
 import ctypes
@@ -6,7 +9,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +20,12 @@ START_LIMIT_S = 30.0
 
 STOP_LIMIT_S = 8.0
 """A child that has not ended this long after SIGTERM is killed."""
+
+PAUSES_S = (0.2, 0.5, 1.0, 2.0)
+"""Before a child that died is started again: by how often it has died within `WITHIN_S`."""
+
+DEATHS, WITHIN_S = 5, 60.0
+"""A child that dies this often within this time is not started again."""
 
 
 class CouldNotRun(Exception):
@@ -27,25 +37,68 @@ class CouldNotRun(Exception):
 
 
 class Child:
-    """One running child. `listening` holds the addresses that it printed."""
+    """One child, which can be started again. `listening` holds the addresses that it printed."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path | None) -> None:
+    def __init__(
+        self, name: str, words: Sequence[str], config: dict[str, Any] | None, log: Path | None
+    ) -> None:
         self.name = name
         self.listening: dict[str, str] = {}
-        self._process = process
+        self._words = words
+        self._config = config
         self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs, or ran last."""
+        return self._process.pid if self._process else None
+
+    async def start(self) -> None:
+        """Run until it listens, where it did before if it ran already. Raises `CouldNotRun`."""
+        with _errors_to(self._log, again=self._process is not None) as errors:
+            process = self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", *self._words),
+                *(["--config", "-"] if self._config is not None else []),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C reaches the parent alone, which ends its children
+                preexec_fn=_end_with_parent,
+            )
+        assert process.stdin is not None
+        if self._config is not None:
+            process.stdin.write(json.dumps({**self._config, **self.listening}).encode())
+        process.stdin.close()
+        await self._read_listening(process)
 
     async def ended(self) -> CouldNotRun:
         """Wait for the child to end by itself; return what to say about it."""
+        assert self._process is not None
         code = await self._process.wait()
-        return CouldNotRun(f"{self.name} ended with exit code {code}", self._last_words())
+        how = f"ended with exit code {code}" if code >= 0 else f"was ended by {_signal(-code)}"
+        return CouldNotRun(f"{self.name} {how}", self._last_words())
 
-    async def read_listening(self) -> None:
+    async def stop(self) -> None:
+        """End the child: SIGTERM, then SIGKILL."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        self._process.terminate()
+        try:
+            async with asyncio.timeout(STOP_LIMIT_S):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+    async def _read_listening(self, process: asyncio.subprocess.Process) -> None:
         """Wait for the line that says where the child listens. Raises `CouldNotRun`."""
-        assert self._process.stdout is not None
+        assert process.stdout is not None
         try:
             async with asyncio.timeout(START_LIMIT_S):
-                line = await self._process.stdout.readline()
+                line = await process.stdout.readline()
         except TimeoutError:
             raise CouldNotRun(
                 f"{self.name} did not start within {START_LIMIT_S:.0f} s", self._last_words()
@@ -56,18 +109,6 @@ class Child:
             self.listening = dict(json.loads(line)["listening"])
         except (ValueError, KeyError, TypeError):
             raise CouldNotRun(f"{self.name} did not say where it listens") from None
-
-    async def stop(self) -> None:
-        """End the child: SIGTERM, then SIGKILL."""
-        if self._process.returncode is not None:
-            return
-        self._process.terminate()
-        try:
-            async with asyncio.timeout(STOP_LIMIT_S):
-                await self._process.wait()
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
 
     def _last_words(self) -> str:
         if self._log is None or not self._log.exists():
@@ -88,27 +129,9 @@ async def child(
 
     Its logs go to `log`, or to this process's standard error. Raises `CouldNotRun`.
     """
-    with _errors_to(log) as errors:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            module,
-            *arguments,
-            *(["--config", "-"] if config is not None else []),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-            env=_environment(),
-            start_new_session=True,  # Ctrl-C reaches the parent alone, which ends its children
-            preexec_fn=_end_with_parent,
-        )
-    started = Child(name, process, log)
+    started = Child(name, [module, *arguments], config, log)
     try:
-        assert process.stdin is not None
-        if config is not None:
-            process.stdin.write(json.dumps(config).encode())
-        process.stdin.close()
-        await started.read_listening()
+        await started.start()
         yield started
     finally:
         await started.stop()
@@ -120,11 +143,11 @@ def _environment() -> dict[str, str]:
 
 
 @contextmanager
-def _errors_to(log: Path | None) -> Iterator[IO[Any]]:
+def _errors_to(log: Path | None, *, again: bool) -> Iterator[IO[Any]]:
     if log is None:
         yield sys.stderr
         return
-    with log.open("wb") as file:
+    with log.open("ab" if again else "wb") as file:
         yield file
 
 
@@ -133,6 +156,39 @@ def _end_with_parent() -> None:
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+async def keep(each: Child, meanwhile: str, say: Callable[[str], None]) -> None:
+    """Start a child again whenever it ends by itself. Raises `CouldNotRun` when it keeps dying.
+
+    `meanwhile` tells people what holds until it runs again.
+    """
+    now = asyncio.get_running_loop().time
+    deaths: deque[float] = deque(maxlen=DEATHS)
+    why = await each.ended()
+    while True:
+        deaths.append(now())
+        if len(deaths) == DEATHS and deaths[-1] - deaths[0] < WITHIN_S:
+            raise CouldNotRun(f"{why}, for the {DEATHS}th time within a minute", why.help)
+        lately = sum(deaths[-1] - at < WITHIN_S for at in deaths)
+        pause_s = PAUSES_S[lately - 1]
+        say(f"{why}; it is started again in {pause_s:g} s, {meanwhile}")
+        await asyncio.sleep(pause_s)
+        try:
+            await each.start()
+        except CouldNotRun as failed:
+            await each.stop()
+            why = failed
+        else:
+            say(f"{each.name} runs again")
+            why = await each.ended()
 
 
 async def watch(*children: Child) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,10 @@ class Stack:
     ) -> list[dict[str, Any]]:
         """Wait until `count` engines are fresh, at most `limit_s`; return all as they are then."""
         deadline = time.monotonic() + limit_s
+        engines: list[dict[str, Any]] = []
         while True:
-            engines = await self.engines(session)
+            with suppress(aiohttp.ClientError):  # it died; whoever keeps it says so
+                engines = await self.engines(session)
             fresh = sum(bool(engine["fresh"]) for engine in engines)
             if fresh >= count or time.monotonic() > deadline:
                 return engines

@@ -1,4 +1,7 @@
-"""`lineside up`: everything for the engines on this machine, until Ctrl-C."""
+"""`lineside up`: everything for the engines on this machine, until Ctrl-C.
+
+A part that dies is started again; one that keeps dying ends the command.
+"""
 
 import argparse
 import asyncio
@@ -12,7 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from rich.table import Table
 
-from cli.children import first_failure, watch
+from cli.children import first_failure, keep
 from cli.commands import Subcommands
 from cli.shown import Out
 from cli.stack import Stack, running
@@ -24,7 +27,8 @@ ENGINE_KEYS = ("kv", "replay", "tokenizer", "rank", "topic", "api_key_file")
 
 DESCRIPTION = """\
 Run a coordinator, its gateway and an agent for engines on this machine, until
-Ctrl-C. An engine is http://HOST:PORT, with options behind commas:
+Ctrl-C. A part that dies is started again, unless it dies five times in a minute.
+An engine is http://HOST:PORT, with options behind commas:
   kv=tcp://HOST:PORT      its KV events (else asked of it, else port 5557)
   replay=tcp://HOST:PORT  its replay socket (else asked of it, else port 5558)
   tokenizer=DIR           has tokenizer.json (else its /tokenize is asked)
@@ -182,13 +186,24 @@ async def _up(arguments: argparse.Namespace) -> int:
         asyncio.TaskGroup() as tasks,
     ):
         parts = [
-            tasks.create_task(watch(stack.coordinator, stack.agent), name="watch children"),
+            *(
+                tasks.create_task(keep(each, meanwhile, _say), name=f"keep {each.name}")
+                for each, meanwhile in (
+                    (stack.coordinator, "until then connections are refused"),
+                    (stack.agent, "requests go on by what is known, after 10 s by load alone"),
+                )
+            ),
             tasks.create_task(_tell(stack, len(arguments.engine), arguments.json), name="tell"),
         ]
         await stop.wait()
         for part in parts:
             part.cancel()
     return 0
+
+
+def _say(text: str) -> None:
+    """Tell people, beside what goes to standard output."""
+    Out(stderr=True, markup=False, highlight=False).print(f"lineside: {text}", soft_wrap=True)
 
 
 async def _tell(stack: Stack, count: int, as_json: bool) -> None:

@@ -2,16 +2,22 @@
 
 import asyncio
 import json
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 
-from cli.children import child
+from cli import children
+from cli.children import Child, CouldNotRun, child, keep
+from tests.gateways import until
 
 pytestmark = pytest.mark.flow
 
@@ -19,11 +25,14 @@ PREFIX = "You answer questions about the Python language. " * 60
 
 
 @asynccontextmanager
-async def up(*options: str) -> AsyncIterator[tuple[dict[str, str], asyncio.subprocess.Process]]:
+async def up(
+    *options: str, errors: int | None = None
+) -> AsyncIterator[tuple[dict[str, str], asyncio.subprocess.Process]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cli.main", "up", "--json", *options,
         *("--http", ":0", "--grpc", ":0", "--admin", ":0"),
         stdout=asyncio.subprocess.PIPE,
+        stderr=errors,
         start_new_session=True,
     )  # fmt: skip
     try:
@@ -108,3 +117,75 @@ async def test_a_taken_port_is_said_plainly(port: str) -> None:
     server.close()
     assert process.returncode == 3
     assert f"127.0.0.1:{taken}" in errors.decode()
+
+
+async def test_a_part_that_is_killed_is_started_again_and_the_gateway_is_exact_again(
+    tmp_path: Path,
+) -> None:
+    async with (
+        child("engine", "simulate.main", ["--port", "0", "--model-name", "m"]) as engine,
+        up(
+            f"--engine=http://{engine.listening['http']}",
+            f"--logs={tmp_path}",
+            errors=asyncio.subprocess.PIPE,
+        ) as (where, process),
+        aiohttp.ClientSession() as session,
+    ):
+        seen = set(parts_of(process.pid).values())
+        for killed in ("agent", "coordinator"):
+            parts_of(process.pid)[killed].kill()
+            if killed == "agent":  # the gateway goes on meanwhile
+                await _post(session, f"http://{where['http']}/v1/chat/completions", _chat("now?"))
+            await until(partial(exact, session, where, engine.listening["http"], killed), 20)
+            seen |= set(parts_of(process.pid).values())
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(15):
+            _, said = await process.communicate()
+        assert process.returncode == 0
+        assert [part for part in seen if part.is_running()] == []
+        assert len(seen) == 4
+        assert re.findall(r"the (\w+) (was ended by \w+|runs again)", said.decode()) == [
+            (name, what)
+            for name in ("agent", "coordinator")
+            for what in ("was ended by SIGKILL", "runs again")
+        ]
+
+
+def parts_of(up: int) -> dict[str, psutil.Process]:
+    """Return the children of a running `up` by what they are."""
+    return {
+        module.removesuffix(".main"): part
+        for part in psutil.Process(up).children()
+        for module in part.cmdline()[2:3]
+    }
+
+
+async def exact(
+    session: aiohttp.ClientSession, where: dict[str, str], engine: str, killed: str
+) -> bool:
+    """Say whether what the engine alone was just asked is known to be in its cache."""
+    prompt = {"model": "m", "prompt": f"After the end of the {killed}. " * 40, "max_tokens": 1}
+    await _post(session, f"http://{engine}/v1/completions", prompt)
+    request = {"path": "/v1/completions", "headers": {}, "body": prompt}
+    try:
+        async with session.post(f"http://{where['admin']}/debug/route", json=request) as answer:
+            record = await answer.json()
+    except aiohttp.ClientError:
+        return False
+    overlaps = [each["overlap_tokens"] for each in record["candidates"]]
+    states = [each["cache_state"] for each in record["candidates"]]
+    return states == ["live"] and overlaps[0] > 300
+
+
+async def test_a_part_that_keeps_dying_ends_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "PAUSES_S", (0.01,) * 4)
+    (tmp_path / "line").write_text('{"listening": {}}')
+    said: list[str] = []
+    each = Child("the agent", ["json.tool", "--no-indent", f"{tmp_path / 'line'}"], None, None)
+    await each.start()
+    with pytest.raises(CouldNotRun, match="exit code 0, for the 5th time within a minute"):
+        await keep(each, "nothing is read", said.append)
+    again = "the agent ended with exit code 0; it is started again in 0.01 s, nothing is read"
+    assert said == [again, "the agent runs again"] * 4
