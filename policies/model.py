@@ -1,0 +1,401 @@
+"""The five kinds of resource and the parts of a policy, as strict structs. Pure; values only.
+
+A struct says what a field may hold; what fields mean together is `lint`'s, what they do is
+`evaluate`'s. Fields are written in camel case in documents. Only the policy's fields are published;
+those of the other kinds are ours (docs/policies.md).
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, field
+
+API_VERSION = "kinference.buoyant.io/v1alpha1"
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
+Glob: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
+"""A name in which `*` stands for any run of characters."""
+Labels: TypeAlias = Mapping[Name, Annotated[str, Meta(max_length=253)]]
+Number: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]
+
+
+class Strict(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """A mapping of which every field is known."""
+
+
+class BackendType(Enum):
+    """Where a request is computed: by an engine of ours, or by somebody else."""
+
+    LOCAL = "Local"
+    PROVIDER = "Provider"
+
+
+class Measure(Enum):
+    """What candidates are ranked by. `CACHED_TOKENS` is worth maximising, the others minimising."""
+
+    PREDICTED_TTFT = "PredictedTTFT"
+    PREDICTED_E2E = "PredictedE2E"
+    QUEUED_PROMPTS = "QueuedPrompts"
+    RUNNING_PROMPTS = "RunningPrompts"
+    UNCACHED_TOKENS = "UncachedTokens"
+    CACHED_TOKENS = "CachedTokens"
+    KV_CACHE_USAGE = "KVCacheUsage"
+    GPU_UTILIZATION = "GPUUtilization"
+    COST = "Cost"
+    FRESHNESS = "Freshness"
+
+
+class Threshold(Strict, frozen=True, kw_only=True):
+    """Bounds on a number; all that are given must hold."""
+
+    greater_than: Number | None = None
+    at_least: Number | None = None
+    less_than: Number | None = None
+    at_most: Number | None = None
+
+
+class Tags(Strict, frozen=True, kw_only=True):
+    """Tags that a request has, in three-valued logic."""
+
+    all: tuple[Name, ...] = ()
+    any: tuple[Name, ...] = ()
+    none: tuple[Name, ...] = ()
+
+
+class PoolState(Strict, frozen=True, kw_only=True):
+    """The state of the pools that serve the requested model, or of the one that is named."""
+
+    name: Name | None = None
+    saturated: bool
+
+
+class Match(Strict, frozen=True, kw_only=True):
+    """What a request must be; all fields that are given must hold."""
+
+    model: Glob | None = None
+    """The requested name, or an alias or class of the model that it means."""
+    tag: Name | None = None
+    tags: Tags | None = None
+    tenant: Glob | None = None
+    headers: Mapping[Name, Glob] | None = None
+    """By lower-case name."""
+    api: Glob | None = None
+    """As records name it: `openai-chat`, `openai-completions`."""
+    stream: bool | None = None
+    input_tokens: Threshold | None = None
+    pool: PoolState | None = None
+
+
+class ModelSelector(Strict, frozen=True, kw_only=True):
+    """Models of which at least one list names the model, and all labels are the model's."""
+
+    names: tuple[Glob, ...] | None = None
+    """Names and aliases."""
+    classes: tuple[Glob, ...] | None = None
+    labels: Labels | None = None
+
+
+class BackendSelector(Strict, frozen=True, kw_only=True):
+    """Backends; all fields that are given must hold."""
+
+    type: BackendType | None = None
+    names: tuple[Glob, ...] | None = None
+    """A provider's name; a local one's pool, worker set or engine."""
+    labels: Labels | None = None
+
+
+class Consider(Strict, frozen=True, kw_only=True):
+    """Candidates; all fields that are given must hold. A list of these is their union."""
+
+    models: ModelSelector | None = None
+    backend: BackendSelector | None = None
+    pools: tuple[Glob, ...] | None = None
+
+
+class Drop(Strict, frozen=True, kw_only=True):
+    """Candidates to drop; all fields that are given must hold. An unknown number does not drop."""
+
+    backend: BackendSelector | None = None
+    models: ModelSelector | None = None
+    pools: tuple[Glob, ...] | None = None
+    queued_prompts: Threshold | None = None
+    running_prompts: Threshold | None = None
+    kv_cache_usage: Threshold | None = None
+    """From 0 to 1."""
+    gpu_utilization: Threshold | None = None
+    """From 0 to 1."""
+    predicted_ttft: Threshold | None = field(default=None, name="predictedTTFT")
+    """Seconds."""
+    predicted_e2e: Threshold | None = field(default=None, name="predictedE2E")
+    """Seconds."""
+    uncached_tokens: Threshold | None = None
+    cost: Threshold | None = None
+    """Money for the whole request, in the unit of the prices."""
+    freshness: Threshold | None = None
+    """Seconds since the engine was last heard of."""
+
+
+class Exclude(Strict, frozen=True, kw_only=True):
+    """Candidates that do not get the request. With an `if` it is a guard: see `evaluate`."""
+
+    name: Name
+    if_: Match | None = field(default=None, name="if")
+    drop: Drop
+
+
+class Share(Strict, frozen=True, kw_only=True):
+    """One side of a split: a backend's name or a model's, never both."""
+
+    backend: Name | None = None
+    model: Name | None = None
+    weight: Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+class Stage(Strict, frozen=True, kw_only=True):
+    """Candidates that are tried together. It has at most one of the ways to rank them."""
+
+    type: BackendType | None = None
+    names: tuple[Glob, ...] | None = None
+    labels: Labels | None = None
+    models: ModelSelector | None = None
+    minimize: Measure | None = None
+    maximize: Measure | None = None
+    order: tuple[Name, ...] | None = None
+    """Backends' names, best first. One that is not named is not in the stage."""
+    split: tuple[Share, ...] | None = None
+    """Shares of conversations. What no share names is not in the stage."""
+
+
+class OnEmpty(Enum):
+    """What happens when no candidate is left."""
+
+    REJECT = "Reject"
+    NEXT_RULE = "NextRule"
+
+
+class SetFields(Strict, frozen=True, kw_only=True):
+    """Bounded rewrites of the request."""
+
+    max_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
+    """At most so many tokens of output, whatever the client asks for."""
+    defaults: Mapping[Name, Any] | None = None
+    """Parameters of the body that the client may set otherwise."""
+    parameters: Mapping[Name, Any] | None = None
+    """Parameters of the body that the client may not."""
+    headers: Mapping[Name, str] | None = None
+    """Headers to add for the backend."""
+
+
+class Route(Strict, frozen=True, kw_only=True):
+    """Where requests go."""
+
+    consider: tuple[Consider, ...] | None = None
+    """Replaces the candidates: whatever serves the requested model, engines and providers."""
+    exclude: tuple[Exclude, ...] = ()
+    select: tuple[Stage, ...] = ()
+    """Tried in order; none: all candidates by predicted time to first token."""
+    on_empty: OnEmpty = OnEmpty.REJECT
+    set: SetFields | None = None
+
+
+class Reject(Strict, frozen=True, kw_only=True):
+    """An answer instead of a route."""
+
+    status: Annotated[int, Meta(ge=400, le=599)] = 403
+    message: Annotated[str, Meta(min_length=1, max_length=1000)]
+
+
+class Limit(Strict, frozen=True, kw_only=True):
+    """A limit on requests that match. Parsed and linted; not yet enforced (lint says so)."""
+
+    name: Name | None = None
+    per: Literal["tenant", "model", "tenant-model"] = "tenant"
+    window: Annotated[str, Meta(pattern=r"^[1-9]\d{0,5}(s|m|h|d)\Z", title="a time as in `1m`")]
+    requests: Annotated[int, Meta(ge=1)] | None = None
+    input_tokens: Annotated[int, Meta(ge=1)] | None = None
+    output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    uncached_tokens: Annotated[int, Meta(ge=1)] | None = None
+    total_tokens: Annotated[int, Meta(ge=1)] | None = None
+    burst: Annotated[int, Meta(ge=1)] | None = None
+    concurrent: Annotated[int, Meta(ge=1)] | None = None
+    on_store_loss: Literal["Open", "Closed"] = "Closed"
+
+
+class Rule(Strict, frozen=True, kw_only=True):
+    """What to do with the requests that one of `matches` describes; without it, with all."""
+
+    name: Name
+    matches: tuple[Match, ...] | None = None
+    route: Route | None = None
+    reject: Reject | None = None
+    limits: tuple[Limit, ...] = ()
+
+
+class Mode(Enum):
+    """Whether a policy decides, or is only recorded."""
+
+    ENFORCE = "Enforce"
+    SHADOW = "Shadow"
+
+
+class PolicySpec(Strict, frozen=True, kw_only=True):
+    """The rules of a policy."""
+
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
+    """Higher comes first."""
+    mode: Mode = Mode.ENFORCE
+    rules: Annotated[tuple[Rule, ...], Meta(min_length=1, max_length=1000)]
+
+
+class Price(Strict, frozen=True, kw_only=True):
+    """Money for a million tokens. `None`: not known; zero is zero."""
+
+    input: Number | None = None
+    cached_input: Number | None = None
+    output: Number | None = None
+
+
+class ModelSpec(Strict, frozen=True, kw_only=True):
+    """One model that a pool or a provider serves."""
+
+    name: Name
+    """What policies and records call it. A pool's engines serve it under this name."""
+    upstream: Name | None = None
+    """What a provider calls it, where that differs."""
+    aliases: tuple[Name, ...] = ()
+    classes: tuple[Name, ...] = ()
+    labels: Labels = field(default_factory=dict)
+    price: Price | None = None
+
+
+class EngineAddress(Strict, frozen=True, kw_only=True):
+    """A vLLM server outside Kubernetes, as `lineside up --engine` names it."""
+
+    url: Name
+
+
+class WorkerSetSpec(Strict, frozen=True, kw_only=True):
+    """vLLM servers that are alike: pods by their labels, or a list of addresses."""
+
+    selector: Labels | None = None
+    """Labels of pods. Has no effect outside Kubernetes."""
+    engines: tuple[EngineAddress, ...] = ()
+    labels: Labels = field(default_factory=dict)
+    price: Price | None = None
+
+
+class Saturation(Strict, frozen=True, kw_only=True):
+    """From where on an engine counts as saturated; any bound that is reached does."""
+
+    queued_prompts: Annotated[int, Meta(ge=0)] | None = 4
+    kv_cache_usage: Annotated[float, Meta(ge=0, le=1)] | None = 0.95
+
+
+class PoolSpec(Strict, frozen=True, kw_only=True):
+    """Engines that serve the same models; several worker sets make one pool."""
+
+    worker_sets: tuple[Glob, ...] = ()
+    """Names of worker sets. None at all: every engine that serves one of its models."""
+    models: tuple[ModelSpec, ...] = ()
+    labels: Labels = field(default_factory=dict)
+    saturation: Saturation = field(default_factory=Saturation)
+
+
+class Credentials(Strict, frozen=True, kw_only=True):
+    """Where a provider's key is read: a file or an environment variable; never the key itself."""
+
+    file: Name | None = None
+    variable: Name | None = None
+
+
+class ProviderSpec(Strict, frozen=True, kw_only=True):
+    """A third party that computes requests. OpenAI's API only, for now (lint says so)."""
+
+    type: Literal["OpenAI", "Anthropic", "Bedrock", "Databricks", "AzureOpenAI"]
+    base_url: Annotated[str, Meta(pattern=r"^https?://\S+\Z", title="a URL")] | None = field(
+        default=None, name="baseURL"
+    )
+    credentials: Credentials | None = None
+    models: Annotated[tuple[ModelSpec, ...], Meta(min_length=1)]
+    labels: Labels = field(default_factory=dict)
+    timeout_s: Annotated[float, Meta(gt=0, le=3600)] | None = field(
+        default=None, name="timeoutSeconds"
+    )
+
+
+class BackendSpec(Strict, frozen=True, kw_only=True):
+    """What a gateway's route points to: a pool or a provider."""
+
+    pool: Name | None = None
+    provider: Name | None = None
+    failure_mode: Literal["Closed", "Open"] = "Closed"
+
+
+class Metadata(Strict, frozen=True, kw_only=True):
+    """Who a resource is. Fields that a cluster adds are dropped before this is read."""
+
+    name: Name
+    namespace: Name = "default"
+    labels: Labels = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+class Resource(Strict, frozen=True, kw_only=True):
+    """What every kind has."""
+
+    api_version: Literal["kinference.buoyant.io/v1alpha1"]
+    metadata: Metadata
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+class InferencePolicy(Resource, frozen=True, kw_only=True):
+    """Rules that say where requests go."""
+
+    kind: Literal["InferencePolicy"] = "InferencePolicy"
+    spec: PolicySpec
+
+
+class InferencePool(Resource, frozen=True, kw_only=True):
+    """A set of engines, and the names of what they serve."""
+
+    kind: Literal["InferencePool"] = "InferencePool"
+    spec: PoolSpec
+
+
+class InferenceWorkerSet(Resource, frozen=True, kw_only=True):
+    """Engines that are alike."""
+
+    kind: Literal["InferenceWorkerSet"] = "InferenceWorkerSet"
+    spec: WorkerSetSpec
+
+
+class InferenceProvider(Resource, frozen=True, kw_only=True):
+    """A third party."""
+
+    kind: Literal["InferenceProvider"] = "InferenceProvider"
+    spec: ProviderSpec
+
+
+class GatewayBackend(Resource, frozen=True, kw_only=True):
+    """What a gateway's route points to."""
+
+    kind: Literal["GatewayBackend"] = "GatewayBackend"
+    spec: BackendSpec
+
+
+KINDS: Mapping[str, type[Resource]] = {
+    kind.__name__: kind
+    for kind in (
+        InferencePolicy,
+        InferencePool,
+        InferenceProvider,
+        InferenceWorkerSet,
+        GatewayBackend,
+    )
+}
