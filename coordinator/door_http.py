@@ -16,6 +16,7 @@ from aiohttp import web
 
 from coordinator.canonical import Api, BadRequest, parse
 from coordinator.config import Timeouts
+from coordinator.discovery import NOT_ASKED
 from coordinator.dispatch import Dispatcher, forwarded
 from coordinator.engines import Engine, ServedModel
 from coordinator.refusal import (
@@ -38,6 +39,11 @@ log = logs.get("coordinator.door_http")
 
 ANONYMOUS = TenantId("default")
 """Whose requests these are, until tenants are configured."""
+
+FIRST_LOOK_S = 1.0
+"""From the start, for discovery to ask every engine once; who comes before waits for it."""
+
+FIRST_LOOK_POLL_S = 0.005
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _APIS = {"/v1/chat/completions": Api.OPENAI_CHAT, "/v1/completions": Api.OPENAI_COMPLETIONS}
@@ -70,6 +76,7 @@ class Door:
         self._timeouts = timeouts
         self._body_limit = body_limit_bytes
         self._created = int(service.clock.unix())
+        self._look_until = service.clock.monotonic() + FIRST_LOOK_S
         self._open: set[Limit] = set()
         self._calls = 0
 
@@ -123,6 +130,7 @@ class Door:
         canonical = parse(_APIS[call.request.path], headers, body)
         if isinstance(canonical, BadRequest):
             return self._refused(call, canonical)
+        await self._first_look(canonical.model)
         routed = await self._service.route(canonical, ANONYMOUS, call.id)
         if isinstance(routed, Refused):
             return self._refusal(call, routed.refusal, routed.record.id)
@@ -135,6 +143,19 @@ class Door:
         finally:
             # Only a fault gets here without an end; whatever comes, the lease is released.
             self._service.failed(routed, Fault(call.id))
+
+    async def _first_look(self, model: str | None = None) -> None:
+        """Wait at the start, until an engine serves the model or all were asked: no 503 till then.
+
+        One that takes long to ask holds up nobody whose model another serves, and nobody for long.
+        """
+        cluster, clock = self._service.cluster, self._service.clock
+        while (now := clock.monotonic()) < self._look_until:
+            if model is not None and cluster.reachable(model):
+                return
+            if not any(view.away == NOT_ASKED for view in cluster.snapshot(now).engines):
+                return
+            await clock.sleep(FIRST_LOOK_POLL_S)
 
     async def _body(self, request: web.Request) -> bytes | BodyTooLarge | BodyTimeout | BadRequest:
         if (request.content_length or 0) > self._body_limit:
@@ -202,6 +223,7 @@ class Door:
                 upstream.close()  # the engine stops when its client hangs up
 
     async def _models(self, call: Call) -> web.StreamResponse:
+        await self._first_look()
         now = self._service.clock.monotonic()
         cards = {
             served.name: _card(view.engine, served, self._created)

@@ -34,9 +34,6 @@ ROW = 5
 COARSE = 4 * 16 + 16
 """What an exact prediction may be below the engine's word: a stride of keys, and a block."""
 
-START_S = 0.5
-"""A coordinator that listens has asked its engines within this."""
-
 INSTANT_S = 0.05
 """How exactly the time of a kill is known."""
 
@@ -369,8 +366,6 @@ def check(
 
 def lost_with_the_coordinator(request: Request, down: float, up: float) -> bool:
     """Say whether nobody was there to take a request, or to end it."""
-    if request.status == 503:  # it listens, and has not asked its engines yet
-        return up - START_S <= request.sent <= up + START_S
     cut = not isinstance(request.status, int) or request.broken in ("no end", "ClientPayloadError")
     return cut and request.ended >= down and request.sent <= up
 
