@@ -1,0 +1,136 @@
+"""Pools, worker sets, providers and engines to the targets that policies choose among. Pure.
+
+The read path gives the engines that it knows, offline tools those that a worker set lists.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lineside.ids import ModelName
+from policies.facts import Inventory, Model, Target
+from policies.globs import any_of
+from policies.model import (
+    BackendType,
+    InferencePool,
+    InferenceProvider,
+    InferenceWorkerSet,
+    ModelSpec,
+    Saturation,
+)
+
+DEFAULT_POOL = "default"
+"""The pool of engines that no pool names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One engine, as far as resources can name it."""
+
+    id: str
+    url: str
+    models: tuple[str, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Which engines belong to what, by the engine's id."""
+
+    worker_sets: Mapping[str, Sequence[InferenceWorkerSet]]
+    pools: Mapping[str, Sequence[InferencePool]]
+
+    def pool_names(self, worker: str) -> frozenset[str]:
+        """Return the names of an engine's pools; of one that no pool names, the default pool's."""
+        names = frozenset(pool.metadata.name for pool in self.pools.get(worker, ()))
+        return names or frozenset({DEFAULT_POOL})
+
+
+def members_of(
+    pools: Sequence[InferencePool],
+    worker_sets: Sequence[InferenceWorkerSet],
+    workers: Iterable[Worker],
+) -> Members:
+    """Return the worker sets and pools of each engine."""
+    in_sets, in_pools = {}, {}
+    for worker in workers:
+        in_sets[worker.id] = [each for each in worker_sets if _lists(each, worker)]
+        names = {each.metadata.name for each in in_sets[worker.id]}
+        in_pools[worker.id] = [pool for pool in pools if _takes(pool, worker, names)]
+    return Members(in_sets, in_pools)
+
+
+def inventory_of(
+    pools: Sequence[InferencePool],
+    worker_sets: Sequence[InferenceWorkerSet],
+    providers: Sequence[InferenceProvider],
+    workers: Sequence[Worker],
+    revision: int = 0,
+) -> Inventory:
+    """Return all targets: each engine and each provider with each model that it serves."""
+    members = members_of(pools, worker_sets, workers)
+    targets = [
+        *(target for worker in workers for target in _of_worker(worker, members)),
+        *(target for provider in providers for target in _of_provider(provider)),
+    ]
+    specs = [spec for pool in pools for spec in pool.spec.models]
+    specs += [spec for provider in providers for spec in provider.spec.models]
+    return Inventory(tuple(targets), _models(targets, specs), revision)
+
+
+def saturations(pools: Sequence[InferencePool]) -> dict[str, Saturation]:
+    """Return each pool's bounds, the default pool's among them."""
+    return {DEFAULT_POOL: Saturation()} | {p.metadata.name: p.spec.saturation for p in pools}
+
+
+def _of_worker(worker: Worker, members: Members) -> Iterator[Target]:
+    sets, pools = members.worker_sets[worker.id], members.pools[worker.id]
+    names = members.pool_names(worker.id)
+    labels = dict(worker.labels)
+    for spec in (*(each.spec for each in sets), *(pool.spec for pool in pools)):
+        labels |= spec.labels
+    called = names | {each.metadata.name for each in sets} | {worker.id}
+    for model in worker.models:
+        yield Target(worker.id, BackendType.LOCAL, ModelName(model), called, labels, names)
+
+
+def _of_provider(provider: InferenceProvider) -> Iterator[Target]:
+    name = provider.metadata.name
+    for spec in provider.spec.models:
+        yield Target(
+            name,
+            BackendType.PROVIDER,
+            ModelName(spec.name),
+            frozenset({name}),
+            provider.spec.labels,
+        )
+
+
+def _models(targets: Iterable[Target], specs: Sequence[ModelSpec]) -> dict[ModelName, Model]:
+    """Return the targets' models; what several resources say of one is put together."""
+    models = {target.model: Model(target.model) for target in targets}
+    for spec in specs:
+        if (known := models.get(ModelName(spec.name))) is not None:
+            models[known.name] = Model(
+                known.name,
+                known.aliases | frozenset(spec.aliases),
+                known.classes | frozenset(spec.classes),
+                {**known.labels, **spec.labels},
+            )
+    return models
+
+
+def _lists(worker_set: InferenceWorkerSet, worker: Worker) -> bool:
+    """Whether a worker set names an engine, by its address or by its labels."""
+    spec = worker_set.spec
+    if any(each.url.rstrip("/") == worker.url.rstrip("/") for each in spec.engines):
+        return True
+    wanted = spec.selector or {}
+    return bool(wanted) and all(worker.labels.get(key) == value for key, value in wanted.items())
+
+
+def _takes(pool: InferencePool, worker: Worker, worker_sets: Iterable[str]) -> bool:
+    """Whether a pool has an engine: by its worker set, else by a model that it serves."""
+    if pool.spec.worker_sets:
+        named = any_of(pool.spec.worker_sets)
+        return named(worker_sets)
+    return any(spec.name in worker.models for spec in pool.spec.models)
