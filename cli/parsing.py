@@ -5,8 +5,8 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from lineside.documents import LISTED
 from lineside.findings import did_you_mean
-from lineside.settings import LISTED
 
 WIDTH = 80
 """Help looks the same everywhere: docs/cli.md holds it."""

@@ -4,9 +4,9 @@ A field's annotation carries its bounds (`msgspec.Meta`): `title` says what a te
 `extra` marks a `secret` (never shown) or a field without a variable (`variable: False`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin
 
 import msgspec
@@ -83,9 +83,12 @@ def settings_of(kind: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Itera
             yield Setting((*path, field.name), field.type, field.required, field.default)
 
 
-def describe(kind: Any) -> str:
-    """Say in words what a value of this type must be: `a whole number from 1 to 64`."""
-    return _describe(inspect.type_info(kind))
+def describe(kind: Any, noun: str = "setting") -> str:
+    """Say in words what a value of this type must be: `a whole number from 1 to 64`.
+
+    `noun` is what the fields of a struct are called.
+    """
+    return _describe(inspect.type_info(kind), noun)
 
 
 def nested(kind: Any) -> type[msgspec.Struct] | None:
@@ -98,6 +101,26 @@ def item_type(kind: Any) -> Any | None:
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     return get_args(kind)[0] if get_origin(kind) is tuple else None
+
+
+def unwrapped(kind: Any) -> Any:
+    """Return what a field is when it is said: the type without `| None`."""
+    if get_origin(kind) is Annotated:
+        base, *metas = get_args(kind)
+        inner = unwrapped(base)
+        return kind if inner is base else Annotated[(inner, *metas)]
+    if get_origin(kind) in (Union, UnionType):
+        some = tuple(part for part in get_args(kind) if part is not NoneType)
+        return Union[some] if len(some) < len(get_args(kind)) else kind  # noqa: UP007
+    return kind
+
+
+def value_type(kind: Any) -> tuple[Any, Any] | None:
+    """Return the types of a mapping's names and values; `None`: no mapping."""
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    is_mapping = get_origin(kind) in (dict, Mapping)
+    return (get_args(kind)[0], get_args(kind)[1]) if is_mapping else None
 
 
 def item_struct(kind: Any) -> type[msgspec.Struct] | None:
@@ -136,18 +159,22 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _describe(info: inspect.Type) -> str:
+def _describe(info: inspect.Type, noun: str) -> str:
     match info:
         case inspect.Metadata(type=inner, extra_json_schema=schema):
-            return str((schema or {}).get("title") or _describe(inner))
+            return str((schema or {}).get("title") or _describe(inner, noun))
         case inspect.UnionType(types=types):
-            some = [_describe(each) for each in types if not isinstance(each, inspect.NoneType)]
-            return " or ".join(some) + (", or null" if len(some) < len(types) else "")
+            said = [each for each in types if not isinstance(each, inspect.NoneType)]
+            words = " or ".join(_describe(each, noun) for each in said)
+            return words + (", or null" if len(said) < len(types) else "")
         case inspect.LiteralType(values=values):
-            words = ", ".join(f"`{value}`" for value in values)
-            return words if len(values) == 1 else f"one of {words}"
+            return _one_of(values)
+        case inspect.EnumType(cls=cls):
+            return _one_of([member.value for member in cls])
         case inspect.VarTupleType(item_type=item, min_length=least):
-            return f"a list, each entry {_describe(item)}" + ("; at least one" if least else "")
+            return f"a list, each entry {_describe(item, noun)}" + ("; at least one" * bool(least))
+        case inspect.DictType(value_type=value):
+            return f"a mapping of names, each to {_describe(value, noun)}"
         case inspect.IntType():
             return "a whole number" + _bounds(info)
         case inspect.FloatType():
@@ -157,9 +184,16 @@ def _describe(info: inspect.Type) -> str:
         case inspect.StrType(min_length=least, max_length=most):
             return f"text of {least or 0} to {most} characters" if most else "text"
         case inspect.StructType():
-            return "a mapping of settings"
+            return f"a mapping of {noun}s"
+        case inspect.AnyType():
+            return "a value"
         case _:
             raise TypeError(f"settings cannot be of type {info}")
+
+
+def _one_of(values: Iterable[object]) -> str:
+    words = [f"`{value}`" for value in values]
+    return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
 
 
 def _bounds(info: inspect.IntType | inspect.FloatType) -> str:
