@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 
 import aiohttp
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from multidict import CIMultiDict
 
 from coordinator.config import Timeouts
@@ -172,6 +172,8 @@ class Relay:
 
     async def _start(self, upstream: aiohttp.ClientResponse, first: bytes) -> web.StreamResponse:
         response = web.StreamResponse(status=upstream.status, headers=self._headers(upstream))
+        if self._request.version < HttpVersion11:
+            response.force_close()  # nothing else can end it: there is no length and no chunk
         await response.prepare(self._request)
         self.response = response
         await response.write(first)

@@ -344,6 +344,20 @@ async def test_a_connection_that_is_to_close_closes(
         assert rest.rstrip(b"0\r\n").endswith(b"data: [DONE]" if streams else b"}")
 
 
+async def test_an_old_client_that_keeps_its_connection_is_told_where_a_stream_ends(
+    sims: tuple[Sim, Sim],
+) -> None:
+    """HTTP/1.0 has no chunks: what has no length ends with the connection, whatever was asked."""
+    async with before(sims[0], timeouts=Timeouts()) as running, client_of(running) as client:
+        client.ask(CHAT, "1.0", connection="keep-alive")
+        status, headers, _ = await client.answer()
+        assert (status, headers["connection"]) == (200, "keep-alive")
+        client.ask(CHAT | {"stream": True}, "1.0", connection="keep-alive")
+        status, headers = await client.answer_head()
+        assert (status, headers.get("connection", "close")) == (200, "close")
+        assert (await client.rest()).endswith(b"data: [DONE]\n\n")
+
+
 async def test_a_client_that_hangs_up_is_charged_for_what_it_saw(sims: tuple[Sim, Sim]) -> None:
     async with before(sims[0]) as running:
         async with running.session.post(running.http + CHAT_PATH, json=LONG) as answer:
