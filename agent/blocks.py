@@ -3,9 +3,11 @@
 Written by the engine's `Residency` alone; `agent.hybrid` reads it.
 """
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 
 from agent.kv_events import EngineKey
+from lineside.hashing import strided
 from lineside.ids import BlockKey, Medium
 
 GONE = len(Medium)
@@ -17,22 +19,60 @@ _BITS = 32
 MASK = 2**_BITS - 1
 ONE = tuple(1 << _BITS * medium for medium in Medium)
 
+KEY_BYTES = 8
+
 
 class Block:
     """An engine key. One without `key` is held, but what it means is not known: it has no place."""
 
-    __slots__ = ("children", "copies", "engine_key", "key", "level", "parent", "phase", "reported")
+    __slots__ = (
+        "children",
+        "copies",
+        "engine_key",
+        "inner",
+        "key",
+        "level",
+        "parent",
+        "phase",
+        "reported",
+    )
 
     def __init__(self, engine_key: EngineKey) -> None:
         self.engine_key = engine_key
         self.copies = 0
         self.level = GONE
         self.key: BlockKey | None = None  # of its last unit
+        self.inner = b""  # the keys of the units before, packed: any stride can be reported
         self.phase = 0  # units from the start of the prompt to its end, modulo the stride
         self.reported: tuple[BlockKey, ...] = ()
         self.parent: Block | None = None  # `None`: first of its prompt
         # Most blocks have one child, and a set costs twice a block.
         self.children: Block | set[Block] | None = None
+
+    def place(self, keys: Sequence[BlockKey], stride: int) -> None:
+        """Take the keys of its units, in order, and count on from the block before."""
+        self.key = keys[-1]
+        if len(keys) > 1:
+            self.inner = array("Q", keys[:-1]).tobytes()
+        self._count(keys, stride)
+
+    def recount(self, stride: int) -> None:
+        """Count its units anew, at another stride. The block before has been counted."""
+        before = 0 if self.parent is None else self.parent.phase
+        phase = before + len(self.inner) // KEY_BYTES + 1
+        if phase < stride or self.key is None:
+            self.phase, self.reported = phase, ()
+        else:
+            self._count([*map(BlockKey, array("Q", self.inner)), self.key], stride)
+
+    def _count(self, keys: Sequence[BlockKey], stride: int) -> None:
+        """Find those of its keys that are reported: their depth is a multiple of the stride."""
+        before = 0 if self.parent is None else self.parent.phase
+        phase = before + len(keys)
+        if phase < stride:
+            self.phase, self.reported = phase, ()
+        else:
+            self.phase, self.reported = phase % stride, tuple(strided(keys, stride, before + 1))
 
     def below(self) -> "Iterable[Block]":
         """Return the blocks that follow this one."""
@@ -59,6 +99,15 @@ class Block:
             if self.children:
                 return
         self.children = None
+
+
+def downwards(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Return the blocks that have a place, each after the one before it."""
+    pending = [block for block in blocks if block.parent is None and block.key is not None]
+    while pending:
+        block = pending.pop()
+        yield block
+        pending.extend(block.below())
 
 
 def fastest(counts: int) -> int:

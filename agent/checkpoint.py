@@ -14,18 +14,19 @@ from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from xxhash import xxh3_128_digest
 
-from agent.blocks import Block, total
+from agent.blocks import KEY_BYTES, Block, downwards, total
+from agent.hybrid import Windows
 from agent.residency import Residency
 from agent.sequence import Place
-from lineside.ids import BlockKey, EngineId
+from lineside.ids import BlockKey, EngineId, Medium
 
-VERSION = 1
+VERSION = 2
 """Of the format; another one is not read."""
 
 MAX_BYTES = 2**30
@@ -42,7 +43,10 @@ _SUFFIX = ".checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Whose holdings, and how their keys are made: a checkpoint of anything else is not used."""
+    """Whose holdings, and how their keys are made: a checkpoint of another secret is not used.
+
+    `stride`: of what is reported of them. It may differ from the one that they were saved under.
+    """
 
     engine: EngineId
     secret: bytes
@@ -78,14 +82,14 @@ class Captured:
     parents: Sequence[Block | None]
     copies: Sequence[int]
     keys: Sequence[BlockKey | None]
-    phases: Sequence[int]
-    reported: Sequence[tuple[BlockKey, ...]]
+    inner: Sequence[bytes]
+    windows: Windows
 
 
 def capture(saved: Saved) -> Captured | None:
-    """Copy holdings in one step. `None`: those of several KV groups, or of no use, are not kept."""
+    """Copy holdings in one step. `None`: they are of no use."""
     of = saved.residency
-    if of.unusable or of.hit_points:
+    if of.unusable:
         return None
     blocks = list(of._blocks.values())
     return Captured(
@@ -101,8 +105,8 @@ def capture(saved: Saved) -> Captured | None:
         parents=[block.parent for block in blocks],
         copies=[block.copies for block in blocks],
         keys=[block.key for block in blocks],
-        phases=[block.phase for block in blocks],
-        reported=[block.reported for block in blocks],
+        inner=[block.inner for block in blocks],
+        windows=of._windows.copy(),
     )
 
 
@@ -151,10 +155,18 @@ class Checkpoints:
 # --- the file -------------------------------------------------------------------------------------
 
 
+class _Elsewhere(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The blocks of one KV group beside the chain's, in one medium."""
+
+    group: int
+    medium: Medium
+    engine_keys: list[int | bytes]
+    copies: list[Annotated[int, msgspec.Meta(ge=1)]]
+
+
 class _File(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     engine: str
     secret: bytes  # its fingerprint
-    stride: int
     seq: int
     mark: bytes
     lost: str
@@ -169,9 +181,10 @@ class _File(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     copies: bytes
     keyed: bytes  # one byte a block: 1 if it has a key
     keys: bytes  # uint64
-    phases: bytes  # uint32
-    reported_counts: bytes  # uint32
-    reported: bytes  # uint64
+    inner_counts: bytes  # uint32
+    inner: bytes  # uint64: the keys of the other units
+    reaches: dict[int, int]
+    elsewhere: list[_Elsewhere]
 
 
 def encode(key: Key, captured: Captured) -> bytes:
@@ -186,7 +199,6 @@ def _to_file(key: Key, of: Captured) -> _File:
     return _File(
         engine=key.engine,
         secret=_fingerprint(key.secret),
-        stride=key.stride,
         seq=of.place.seq,
         mark=of.place.mark,
         lost=of.lost,
@@ -201,9 +213,13 @@ def _to_file(key: Key, of: Captured) -> _File:
         copies=b"".join([count.to_bytes(_COPIES_BYTES, "little") for count in of.copies]),
         keyed=bytes([key is not None for key in of.keys]),
         keys=array("Q", [key or 0 for key in of.keys]).tobytes(),
-        phases=array("I", of.phases).tobytes(),
-        reported_counts=array("I", map(len, of.reported)).tobytes(),
-        reported=array("Q", chain.from_iterable(of.reported)).tobytes(),
+        inner_counts=array("I", [len(packed) // KEY_BYTES for packed in of.inner]).tobytes(),
+        inner=b"".join(of.inner),
+        reaches=of.windows.reaches(),
+        elsewhere=[
+            _Elsewhere(group, medium, list(copies), list(copies.values()))
+            for (group, medium), copies in of.windows.copies.items()
+        ],
     )
 
 
@@ -229,8 +245,6 @@ def decode(key: Key, content: bytes) -> Saved | str:
         return "the checkpoint is of another engine"
     if file.secret != _fingerprint(key.secret):
         return "the checkpoint was made with another secret"
-    if file.stride != key.stride:
-        return f"the checkpoint is of stride {file.stride} instead of {key.stride}"
     residency = _restore(key, file)
     if residency is None:
         return "the checkpoint contradicts itself"
@@ -239,27 +253,31 @@ def decode(key: Key, content: bytes) -> Saved | str:
 
 def _restore(key: Key, file: _File) -> Residency | None:
     """Build the holdings anew. `None`: the columns do not fit together."""
+    size = len(file.engine_keys)
     try:
         parents, keys = array("i", file.parents), array("Q", file.keys)
-        phases, counts = array("I", file.phases), array("I", file.reported_counts)
-        reported = iter(array("Q", file.reported))
+        counts = array("I", file.inner_counts)
     except ValueError:  # half a number at the end
         return None
-    size = len(file.engine_keys)
-    lengths = {len(parents), len(keys), len(phases), len(counts), len(file.keyed)}
-    if lengths != {size} or len(file.copies) != size * _COPIES_BYTES:
+    if {len(parents), len(keys), len(counts), len(file.keyed)} != {size}:
+        return None
+    if len(file.copies) != size * _COPIES_BYTES or len(file.inner) != sum(counts) * KEY_BYTES:
         return None
     if len(set(file.engine_keys)) != size or any(not -1 <= at < size for at in parents):
         return None
+    if any(len(of.engine_keys) != len(of.copies) for of in file.elsewhere):
+        return None
     blocks = [Block(engine_key) for engine_key in file.engine_keys]
+    begin = 0
     for at, block in enumerate(blocks):
-        start = at * _COPIES_BYTES
+        start, end = at * _COPIES_BYTES, begin + counts[at] * KEY_BYTES
         block.copies = int.from_bytes(file.copies[start : start + _COPIES_BYTES], "little")
         block.key = BlockKey(keys[at]) if file.keyed[at] else None
-        block.phase = phases[at]
-        block.reported = tuple(map(BlockKey, islice(reported, counts[at])))
+        block.inner, begin = file.inner[begin:end], end
         if parents[at] >= 0:
             blocks[parents[at]].adopt(block)
+    if sum(1 for _ in downwards(blocks)) != sum(file.keyed):
+        return None  # some have no beginning
     return _rebuild(key, file, blocks)
 
 
@@ -269,11 +287,16 @@ def _rebuild(key: Key, file: _File, blocks: Sequence[Block]) -> Residency:
     of._group, of._group_told = file.group, file.group_told
     of._at_least_one = file.at_least_one
     of._blocks = {block.engine_key: block for block in blocks}
+    elsewhere = {
+        (each.group, each.medium): dict(zip(each.engine_keys, each.copies, strict=True))
+        for each in file.elsewhere
+    }
+    of._windows = Windows(file.reaches, elsewhere)
+    of.hit_points = bool(file.reaches)
     for block in blocks:
         copies = total(block.copies)
         of.blocks += copies
         if block.key is None:
             of.unkeyed_blocks += copies
-        else:
-            of._settle(block)
+    of.report_anew()
     return of

@@ -7,7 +7,7 @@ in between. All run on one loop, and none leaves the worker half-way across an a
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from agent.assignment import AssignedEngine
@@ -52,6 +52,10 @@ class Source(Protocol):
         """Ask the engine soon whether it is where it seems to be."""
         ...
 
+    def read_anew(self) -> None:
+        """Read again soon from the oldest batch that the engine still has."""
+        ...
+
     def items(self) -> AsyncGenerator[Item, None]:
         """Yield batches in order, and where they are not. Raises `CannotSubscribe`."""
         ...
@@ -84,7 +88,7 @@ async def nothing_remembered(key: Key) -> Saved | str:
 
 
 class Worker:
-    """What the agent knows of one engine under one key scheme; another scheme, another worker.
+    """What the agent knows of one engine under one secret; another secret, another worker.
 
     `changed` is called whenever there may be something to flush or another status.
     """
@@ -139,11 +143,28 @@ class Worker:
             await self._clock.sleep(RETRY_S)
             self._unreachable = ""
 
+    def reads(self, engine: AssignedEngine) -> bool:
+        """Tell whether an assignment is of the same publisher, so that `follow` will do."""
+        here = self.engine
+        return here == replace(
+            engine, base_url=here.base_url, version=here.version, stride=here.stride
+        )
+
+    def follow(self, engine: AssignedEngine) -> None:
+        """Take another assignment of the same publisher; nothing has to be read anew."""
+        before, self.engine = self.engine, engine
+        if engine.stride != before.stride:
+            self.key = replace(self.key, stride=engine.stride)
+            self._holdings.restride(engine.stride)
+            _log.info("stride changed", engine=engine.id, stride=engine.stride)
+            self._changed()
+
     def _restore(self, saved: Saved | str) -> None:
         """Go on from a checkpoint."""
         if isinstance(saved, str):
             _log.info("begins without a checkpoint", engine=self.engine.id, reason=saved)
             return
+        saved.residency.restride(self.key.stride)  # may have changed while the file was read
         self._holdings = Holdings(
             self.key.engine, self.key.secret, self.key.stride, saved.residency, saved.lost
         )
@@ -225,6 +246,23 @@ class Worker:
             _log.info("holdings vouched for", engine=self.engine.id)
             self._changed()
 
+    def doubted(self, generation: Generation, reason: str, *, overstated: bool) -> None:
+        """Take a coordinator's word that what is said of the engine has proved wrong.
+
+        What is in use is announced anew on demand. What the engine's replay buffer still has is a
+        beginning, unless it is that which claims too much.
+        """
+        if generation != self.log.generation:
+            return
+        self._doubt(f"requests contradicted its events: {reason}")
+        if self._source and not overstated:
+            self._source.read_anew()
+
+    def _doubt(self, reason: str) -> None:
+        self._holdings.doubt(reason)
+        _log.info("a new generation", engine=self.engine.id, reason=reason)
+        self._changed()
+
     async def captured(self) -> Captured | None:
         """Return a copy of the holdings after a whole batch; `None`: nothing worth keeping."""
         if self._amid:
@@ -243,7 +281,11 @@ class Worker:
         """Hold the engine's counters against its events."""
         block_size = self._holdings.residency.block_size or load.block_size or UNIT
         if self.engine.events:
+            was_silent = bool(self._silence.tokens)
             self._silence.saw(load, block_size, at)
+            if self._silence.tokens and not was_silent:
+                # It got no number, so no replay brings it: what was removed is not known either.
+                self._doubt(_silent(self._silence.tokens))
         if load.asleep and not self._asleep:  # its clear event comes with the step after it wakes
             self._holdings.empty()
             _log.info("a new generation", engine=self.engine.id, reason="the engine sleeps")
@@ -289,7 +331,11 @@ class Worker:
         if doubt := behind or self._holdings.lost:
             return Events.UNSURE, doubt
         if tokens := self._silence.tokens:
-            return Events.UNSURE, f"no events, though {tokens} uncached prompt tokens were computed"
+            return Events.UNSURE, _silent(tokens)
         if not (self._heard or self._begun):
             return Events.CONNECTING, "no word from the engine's event publisher yet"
         return Events.LIVE, ""
+
+
+def _silent(tokens: int) -> str:
+    return f"no events, though {tokens} uncached prompt tokens were computed"

@@ -64,6 +64,13 @@ class Holdings:
         self.residency.clear()
         self._say_anew("")
 
+    def restride(self, stride: int) -> None:
+        """Say the same at another stride, in a generation of its own."""
+        before = self.residency.stride
+        self.residency.restride(stride)
+        if self.residency.stride != before and not self.unproven:
+            self._say_anew(self.lost)
+
     def healed(self, generation: Generation) -> bool:
         """Take a coordinator's word that what is said of a generation has proved right.
 
@@ -74,6 +81,11 @@ class Holdings:
             return False
         self.lost = ""
         return True
+
+    def doubt(self, reason: str) -> None:
+        """Hold nothing any more, for what was held is not to be believed."""
+        self.residency.lose()
+        self._say_anew(reason)
 
     def flush(self) -> bool:
         """Put what changed since the last flush into the log. Return whether anything did."""

@@ -13,7 +13,7 @@ window is long.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from agent.blocks import GONE, Block
@@ -22,6 +22,8 @@ from lineside.ids import Medium
 
 Run: TypeAlias = tuple[int, int, int]
 """Blocks held in gpu; in gpu or cpu; in gpu, cpu or disk."""
+
+Copies: TypeAlias = dict[tuple[int, Medium], dict[EngineKey, int]]
 
 _NO_RUN: Run = (0, 0, 0)
 _TO_THE_START = sys.maxsize
@@ -46,12 +48,26 @@ class _Group:
 
 
 class Windows:
-    """The KV groups of one engine beside the one that its chain comes from."""
+    """The KV groups of one engine beside the one that its chain comes from.
 
-    def __init__(self) -> None:
-        self._groups: dict[int, _Group] = {}
-        self._copies: dict[tuple[int, Medium], dict[EngineKey, int]] = {}
+    Given `reaches` and `copies` of a checkpoint, every block has to be placed and judged next.
+    """
+
+    def __init__(
+        self, reaches: Mapping[int, int] | None = None, copies: Copies | None = None
+    ) -> None:
+        self._groups = {number: _Group(reach) for number, reach in (reaches or {}).items()}
+        self.copies = copies or {}
+        """Of each block, by KV group and medium. Groups not admitted yet are among them."""
         self._hits: dict[EngineKey, int] = {}
+
+    def copy(self) -> "Windows":
+        """Return the groups with their copies, without what follows from them and the chain."""
+        return Windows(self.reaches(), {place: dict(of) for place, of in self.copies.items()})
+
+    def reaches(self) -> dict[int, int]:
+        """Return how many blocks before a hit each known group needs."""
+        return {number: group.reach for number, group in self._groups.items()}
 
     def admit(self, event: BlockStored) -> bool:
         """Learn what a group needs; return whether it is new. Raises `NotMatched`.
@@ -74,7 +90,7 @@ class Windows:
 
     def empty(self) -> None:
         """Forget the blocks of all groups, not the groups."""
-        self._copies.clear()
+        self.copies.clear()
         self._hits.clear()
         for group in self._groups.values():
             group.runs.clear()
@@ -83,13 +99,13 @@ class Windows:
 
     def store(self, group: int, medium: Medium, key: EngineKey) -> bool:
         """Count a copy; return whether it is the first one there."""
-        copies = self._copies.setdefault((group, medium), {})
+        copies = self.copies.setdefault((group, medium), {})
         copies[key] = before = copies.get(key, 0) + 1
         return before == 1
 
     def remove(self, group: int, medium: Medium, key: EngineKey) -> int | None:
         """Count a copy less; return how many are left there. `None`: there was none."""
-        copies = self._copies.get((group, medium), {})
+        copies = self.copies.get((group, medium), {})
         if key not in copies:
             return None
         copies[key] -= 1
@@ -97,11 +113,11 @@ class Windows:
 
     def holds(self, group: int, medium: Medium, key: EngineKey) -> bool:
         """Tell whether there is a copy there."""
-        return key in self._copies.get((group, medium), ())
+        return key in self.copies.get((group, medium), ())
 
     def _level(self, group: int, key: EngineKey) -> int:
         for medium in Medium:
-            if key in self._copies.get((group, medium), ()):
+            if key in self.copies.get((group, medium), ()):
                 return medium
         return GONE
 

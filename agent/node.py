@@ -149,10 +149,10 @@ class Node:
         return replace(engine, stride=max(strides))
 
     def _read(self, engine: AssignedEngine, secret: bytes) -> None:
-        """Read an engine as assigned, by a new worker unless the one at work does just that."""
+        """Read an engine as assigned, by a new worker unless the one at work can follow."""
         before = self.engines.get(engine.id)
-        if before and before.secret == secret and _reads_alike(before.worker.engine, engine):
-            before.worker.engine = engine
+        if before and before.secret == secret and before.worker.reads(engine):
+            before.worker.follow(engine)
             return
         counters, load = (before.counters, before.load) if before else (Counters(), None)
         if before:
@@ -188,6 +188,13 @@ class Node:
         """Take a coordinator's word that what is said of an engine has proved right."""
         if reading := self.engines.get(engine):
             reading.worker.healed(generation)
+
+    def doubted(
+        self, engine: EngineId, generation: Generation, reason: str, *, overstated: bool
+    ) -> None:
+        """Take a coordinator's word that what is said of an engine has proved wrong."""
+        if reading := self.engines.get(engine):
+            reading.worker.doubted(generation, reason, overstated=overstated)
 
     def statuses(self) -> dict[EngineId, Observed[Status]]:
         """Return every engine's status as it is now."""
@@ -301,8 +308,3 @@ class Node:
     def _announce(self) -> None:
         for event in self._changed:
             event.set()
-
-
-def _reads_alike(one: AssignedEngine, other: AssignedEngine) -> bool:
-    """Tell whether a worker for the one does for the other: the rest concerns the scrape alone."""
-    return replace(one, base_url=other.base_url, version=other.version) == other

@@ -69,6 +69,12 @@ class Hub(Protocol):
         """Note that what is said of an engine has proved right."""
         ...
 
+    def doubted(
+        self, engine: EngineId, generation: Generation, reason: str, *, overstated: bool
+    ) -> None:
+        """Note that what is said of an engine has proved wrong, and how."""
+        ...
+
     def log(self, engine: EngineId) -> DigestLog | None:
         """Return an engine's digest log; `None`: it is not read (yet)."""
         ...
@@ -268,6 +274,14 @@ class _Stream:
             case "vouch":
                 vouch = message.vouch
                 self._hub.vouched(EngineId(vouch.engine), Generation(vouch.generation))
+            case "doubt":
+                doubt = message.doubt
+                self._hub.doubted(
+                    EngineId(doubt.engine),
+                    Generation(doubt.generation),
+                    doubt.reason[:REASON_CHARS],
+                    overstated=doubt.overstated,
+                )
 
     def _keep(self, engines: set[EngineId]) -> None:
         """Forget engines that are no longer assigned."""

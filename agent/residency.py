@@ -15,13 +15,13 @@ An engine with several KV groups reports hit points instead, which are not (see 
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import assert_never
 
-from agent.blocks import GONE, MASK, ONE, Block, fastest, total
+from agent.blocks import GONE, MASK, ONE, Block, downwards, fastest, total
 from agent.hybrid import NotMatched, Windows
 from agent.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, EngineKey, KvEvent
-from lineside.hashing import UNIT, UNIT_BYTES, chain, mix, seed, strided
+from agent.run_keys import run_keys
+from lineside.hashing import UNIT, seed
 from lineside.ids import BlockKey, Medium
 
 NO_CHAIN = "no KV group of full attention was seen"
@@ -33,7 +33,8 @@ _MEDIA = (*Medium, None)
 class Residency:
     """Which block keys one engine holds, and where.
 
-    `stride`: every stride-th unit key is reported, counted from the start of the prompt.
+    `stride`: every stride-th unit key is reported, counted from the start of the prompt. All unit
+    keys are kept, so that it can change at any time.
     """
 
     def __init__(self, secret: bytes, stride: int) -> None:
@@ -117,6 +118,33 @@ class Residency:
             block.copies, block.level = 0, GONE
         self.blocks = self.unkeyed_blocks = 0
         self._at_least_one = True
+
+    def restride(self, stride: int) -> None:
+        """Report other keys of the same holdings. Of hit points a stride changes nothing.
+
+        Drops changes not taken yet; what is reported depends on copies and chain alone.
+        """
+        changed, self._stride = stride != self._stride, stride
+        if changed and not self.hit_points:
+            self.report_anew()
+
+    def report_anew(self) -> None:
+        """Work out what is reported from copies and chain. Drops changes not taken yet."""
+        self._carriers.clear()
+        for block in () if self._given_up else downwards(self._blocks.values()):
+            level = fastest(block.copies)
+            if block.parent is not None and block.parent.level > level:
+                level = block.parent.level
+            block.level = level
+            if self.hit_points:
+                self._windows.place(block)
+                self._judge(block)
+                continue
+            block.recount(self._stride)
+            if level != GONE:
+                for key in block.reported:
+                    self._carriers[key] = self._carriers.get(key, 0) + ONE[level]
+        self._before.clear()
 
     @property
     def changes(self) -> int:
@@ -225,16 +253,9 @@ class Residency:
         """Give a block its keys and its parent. Copies from before were counted as unkeyed."""
         if block.copies:
             self.unkeyed_blocks -= total(block.copies)
-        before = 0
         if parent is not None:
-            before = parent.phase
             parent.adopt(block)
-        block.key = keys[-1]
-        phase = before + len(keys)
-        if phase >= self._stride:
-            block.reported = tuple(strided(keys, self._stride, before + 1))
-            phase %= self._stride
-        block.phase = phase
+        block.place(keys, self._stride)
         if self.hit_points:
             block.reported = ()
             self._windows.place(block)
@@ -359,24 +380,3 @@ class Residency:
         self._blocks.clear()
         self._windows.empty()
         self.blocks = self.unkeyed_blocks = 0
-
-
-def run_keys(parent: BlockKey, event: BlockStored) -> list[BlockKey]:
-    """Return the key of each unit in the run's keyable blocks, which follow `parent`.
-
-    A media part is mixed in once, before the unit in which it starts; what follows inherits it.
-    """
-    packed = event.packed[: event.keyable * event.block_size * 4]
-    if not event.media:
-        return chain(parent, packed)
-    keys: list[BlockKey] = []
-    begin = 0
-    for unit, parts in groupby(sorted(event.media, key=_start), lambda part: part[1] // UNIT):
-        keys += chain(parent, packed[begin : unit * UNIT_BYTES])
-        parent = mix(keys[-1] if keys else parent, [(name, at % UNIT) for name, at in parts])
-        begin = unit * UNIT_BYTES
-    return keys + chain(parent, packed[begin:])
-
-
-def _start(part: tuple[str, int]) -> int:
-    return part[1]

@@ -82,6 +82,8 @@ class Subscriber:
         self._request: _Request | None = None
         self._quiet_for_s = quiet_s
         self._check_due = False
+        self._anew_due = False
+        self._requests_before = 0
         self._taken = 0
         self.undecodable = 0
         """Messages of which nothing could be read. With a number they are lost gaps as well."""
@@ -94,11 +96,16 @@ class Subscriber:
     @property
     def replays(self) -> int:
         """Replays asked for."""
-        return self._sequence.requests
+        return self._requests_before + self._sequence.requests
 
     def check(self) -> None:
         """Ask the engine soon whether it is where it seems to be."""
         self._check_due = True
+        self._bell.ring()
+
+    def read_anew(self) -> None:
+        """Read again soon from the oldest batch that the engine still has."""
+        self._anew_due = True
         self._bell.ring()
 
     async def items(self) -> AsyncGenerator[Item, None]:
@@ -120,6 +127,12 @@ class Subscriber:
 
     async def _step(self, context: _Context) -> list[Item]:
         """Take one message, or wait for one; return what is to be passed on."""
+        if self._anew_due:
+            self._anew_due = False
+            self._hang_up()
+            self._requests_before += self._sequence.requests
+            self._sequence = Sequence(bool(self._replay))
+            await asyncio.sleep(REOPEN_S)
         if self._line is None:
             self._line = await self._open(context)
         self._taken += 1

@@ -70,10 +70,14 @@ class FakeSource:
     replays: int = 0
     place: Place | None = None
     checks: int = 0
+    read_anews: int = 0
     queue: asyncio.Queue[Item] = field(default_factory=asyncio.Queue)
 
     def check(self) -> None:
         self.checks += 1
+
+    def read_anew(self) -> None:
+        self.read_anews += 1
 
     async def items(self) -> AsyncGenerator[Item, None]:
         self.opened = True
@@ -477,6 +481,28 @@ async def test_an_engine_that_computes_and_says_nothing_is_an_alarm() -> None:
             Events.UNSURE, "no events, though 400 uncached prompt tokens were computed"
         )
         await bench.feed(batch(stored()))
+        assert bench.status().events is Events.UNSURE  # what came in between got no number
+        await bench.feed(batch(AllBlocksCleared()))
+        assert bench.status().events is Events.LIVE
+
+
+@pytest.mark.parametrize("overstated", [False, True])
+async def test_an_engine_that_its_coordinator_doubts_is_emptied_and_unsure(
+    overstated: bool,
+) -> None:
+    async with running() as bench:
+        await bench.assign(engine())
+        await bench.feed(batch(stored()))
+        before = bench.generation()
+        bench.node.doubted(A, Generation("another"), "wrong", overstated=False)
+        assert (bench.generation(), bench.status().events) == (before, Events.LIVE)
+        bench.node.doubted(A, before, "3 requests did", overstated=overstated)
+        assert bench.held() == {}
+        assert bench.generation() != before
+        reason = "requests contradicted its events: 3 requests did"
+        assert (bench.status().events, bench.status().reason) == (Events.UNSURE, reason)
+        assert bench.sources[0].read_anews == (not overstated)
+        bench.node.vouched(A, bench.generation())
         assert bench.status().events is Events.LIVE
 
 
@@ -533,7 +559,6 @@ def test_an_alarm_waits_and_a_restart_ends_it() -> None:
 @pytest.mark.parametrize(
     ("change", "scheme"),
     [
-        pytest.param({"stride": 4}, SCHEME, id="stride"),
         pytest.param({"events": "tcp://127.0.0.1:6000"}, SCHEME, id="event endpoint"),
         pytest.param({"replay": "tcp://127.0.0.1:6001"}, SCHEME, id="replay endpoint"),
         pytest.param({"events_bind": True}, SCHEME, id="direction"),
@@ -564,11 +589,30 @@ async def test_the_same_word_again_changes_nothing() -> None:
         assert bench.held() == KEYS
 
 
+async def test_another_stride_is_reported_by_the_worker_at_work() -> None:
+    async with running() as bench:
+        await bench.assign(engine())
+        await bench.feed(batch(stored()), Gap(3, 5, lost=True, reason="overrun"), batch(stored()))
+        reason = bench.status().reason
+        for stride in (8, 3, 2, 1):
+            before = bench.generation()
+            await bench.assign(engine(stride=stride))
+            assert list(bench.held()) == strided(list(KEYS), stride)
+            assert bench.generation() != before
+            log = bench.node.log(A)
+            assert log and log.stride == stride
+            assert bench.status().reason == reason
+        assert len(bench.sources) == 1
+        assert bench.status().batches == 2
+        await bench.feed(batch(BlockRemoved((4,), Medium.GPU, 0)))
+        assert list(bench.held()) == list(KEYS)[:6]
+
+
 async def test_counters_outlive_a_restarted_worker_and_end_with_the_engine() -> None:
     async with running() as bench:
         await bench.assign(engine())
         await bench.feed(batch(stored()))
-        await bench.assign(engine(stride=2))
+        await bench.assign(engine(topic="kv@"))
         assert bench.status().batches == 1
         await bench.assign()
         await bench.assign(engine())
@@ -607,7 +651,7 @@ async def test_many_assignments_leave_no_task_and_no_socket_behind() -> None:
         await bench.assign(engine(A))
         usual = len(asyncio.all_tasks())
         for turn in range(50):
-            await bench.assign(engine(A, stride=1 + turn % 3), engine(B), revision=turn)
+            await bench.assign(engine(A, topic=f"{turn % 3}"), engine(B), revision=turn)
             if turn % 4:
                 await bench.assign(engine(B), revision=turn)
         await bench.assign(engine(A), revision=99)
@@ -628,17 +672,17 @@ async def test_a_new_worker_opens_only_when_the_old_one_has_closed() -> None:
                 super().__init__(engine)
 
             async def items(self) -> AsyncGenerator[Item, None]:
-                order.append(f"open {self.engine.stride}")
+                order.append(f"open {self.engine.topic}")
                 try:
                     yield await self.queue.get()
                 finally:
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
-                    order.append(f"close {self.engine.stride}")
+                    order.append(f"close {self.engine.topic}")
 
         bench.node._subscribe = Slow
-        for stride in (1, 2, 3):
-            await bench.assign(engine(stride=stride))
+        for topic in "123":
+            await bench.assign(engine(topic=topic))
         assert order == ["open 1", "close 1", "open 2", "close 2", "open 3"]
 
 

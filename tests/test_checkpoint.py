@@ -42,7 +42,7 @@ def loaded(raw: bytes, key: Key = KEY) -> Saved:
     return saved
 
 
-@pytest.mark.parametrize("name", ["main", "bytes_cbor_lora"])
+@pytest.mark.parametrize("name", ["main", "bytes_cbor_lora", "hybrid_groups"])
 def test_what_is_loaded_goes_on_like_what_was_saved(name: str) -> None:
     total = len(list(rows(name)))
     for events in (0, 1, total // 2):
@@ -100,8 +100,20 @@ def test_what_changes_while_it_is_written_does_not_show() -> None:
     assert loaded(encode(KEY, captured)).residency.held() == held
 
 
-def test_several_groups_are_not_kept() -> None:
-    assert capture(Saved(after(10, "hybrid_groups"), PLACE, "", None)) is None
+def test_an_engine_of_no_use_is_not_kept() -> None:
+    residency = after(10)
+    odd = BlockStored((1,), None, pack(range(9)), 9, Medium.GPU, 0, True, None, None, (), 1)
+    residency.apply(odd)
+    assert residency.unusable
+    assert capture(Saved(residency, PLACE, "", None)) is None
+
+
+def test_it_is_used_at_another_stride() -> None:
+    for stride in (1, 4):
+        saved = loaded(RAW, replace(KEY, stride=stride))
+        residency = after(90)
+        residency.restride(stride)
+        assert saved.residency.held() == residency.held() != {}
 
 
 def test_a_file_holds_no_token_ids_and_no_secret() -> None:
@@ -123,9 +135,9 @@ def forged(**changes: object) -> bytes:
     """Return a file with other fields and a right checksum."""
     fields = msgspec.msgpack.decode(content(after(90))[HEAD:])
     names = [
-        *("engine", "secret", "stride", "seq", "mark", "lost", "process_start_s", "media"),
-        *("block_size", "group", "group_told", "at_least_one", "engine_keys", "parents"),
-        *("copies", "keyed", "keys", "phases", "reported_counts", "reported"),
+        *("engine", "secret", "seq", "mark", "lost", "process_start_s", "media", "block_size"),
+        *("group", "group_told", "at_least_one", "engine_keys", "parents", "copies", "keyed"),
+        *("keys", "inner_counts", "inner", "reaches", "elsewhere"),
     ]
     for name, value in changes.items():
         fields[names.index(name)] = value
@@ -144,7 +156,7 @@ RAW = content(after(90))
         pytest.param(
             RAW[:8] + b"\x09\0" + RAW[10:],
             KEY,
-            "the checkpoint is of version 9 instead of 1",
+            "the checkpoint is of version 9 instead of 2",
             id="version",
         ),
         pytest.param(RAW[:-1], KEY, "the checkpoint's checksum is wrong", id="cut short"),
@@ -166,12 +178,27 @@ RAW = content(after(90))
             "the checkpoint was made with another secret",
             id="secret",
         ),
-        pytest.param(
-            RAW, replace(KEY, stride=4), "the checkpoint is of stride 2 instead of 4", id="stride"
-        ),
         pytest.param(forged(seq="1"), KEY, "the checkpoint cannot be decoded", id="types"),
         pytest.param(forged(keys=b""), KEY, "the checkpoint contradicts itself", id="columns"),
         pytest.param(forged(keys=b"123"), KEY, "the checkpoint contradicts itself", id="halves"),
+        pytest.param(
+            forged(inner_counts=b"\0" * 4 * len(after(90)._blocks)),
+            KEY,
+            "the checkpoint contradicts itself",
+            id="keys of no block",
+        ),
+        pytest.param(
+            forged(parents=b"\0" * 4 * len(after(90)._blocks)),
+            KEY,
+            "the checkpoint contradicts itself",
+            id="a block above itself",
+        ),
+        pytest.param(
+            forged(elsewhere=[[1, 0, [1, 2], [1]]]),
+            KEY,
+            "the checkpoint contradicts itself",
+            id="copies of no block",
+        ),
         pytest.param(
             forged(parents=b"\x7f" * 4 * len(after(90)._blocks)),
             KEY,

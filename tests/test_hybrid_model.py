@@ -176,4 +176,4 @@ def test_nothing_is_left_when_all_copies_are_removed(shape: Shape, ops: list[Op]
     state = residency._windows
     assert (residency.held(), residency._blocks, state._hits) == ({}, {}, {})
     assert [group.runs for group in state._groups.values()] == [{}, {}]
-    assert [copies for copies in state._copies.values() if copies] == []
+    assert [copies for copies in state.copies.values() if copies] == []

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from agent.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, EngineKey, decode
-from agent.residency import Residency, run_keys
+from agent.residency import Residency
+from agent.run_keys import run_keys
 from lineside.hashing import chain, mix, pack, seed
 from lineside.ids import BlockKey, Medium
 from tests.captures import batches, frames, ids, rows

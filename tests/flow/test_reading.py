@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,22 @@ async def test_a_reset_shows_with_the_next_step_and_sleep_at_once() -> None:
                 assert answer.status == 200
             await serve(client, 3)
             assert await reader.agrees()
+
+
+async def test_another_stride_needs_nothing_that_the_engine_has_forgotten() -> None:
+    with engine("--faults") as listening:
+        async with session(listening) as client, reading(listening) as reader:
+            await post(client, "/sim/faults", fault="shrink_replay_buffer", steps=5)
+            sent = 0
+            for stride in (STRIDE, 4, 1, 4):
+                reader.worker.follow(replace(reader.assigned, stride=stride))
+                assert len(reader.held()) == sent * 4 // stride
+                for _ in range(5):  # in all fewer than the engine has room for
+                    sent += 1
+                    await serve(client, sent, length=64)  # of four units
+                    await until(lambda held=sent * 4 // stride: len(reader.held()) == held)  # type: ignore[misc]
+            assert reader.state == (Events.LIVE, "")
+            assert reader.counters.gaps == 0
 
 
 # --- the agent's own restart ----------------------------------------------------------------------
