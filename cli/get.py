@@ -24,6 +24,14 @@ WATCH_S = 1.0
 LIMIT = 20
 LIMIT_MOST = 100_000
 
+UNREPORTED = 3
+"""Answers in a row without a word on cached tokens: the engine does not report them."""
+
+NO_DETAILS = (
+    "its answers do not say what was cached, so predictions are not checked:"
+    " start it with --enable-prompt-tokens-details"
+)
+
 
 def add_to(commands: Subcommands) -> None:
     """Add the command and what it gets."""
@@ -104,8 +112,7 @@ def engines_shown(engines: Iterable[Mapping[str, Any]]) -> Group:
         rows.add_row(
             text(engine["id"]),
             text(engine.get("model")),
-            next((state for state in ("away", "asleep") if engine.get(state)), None)
-            or text(engine.get("cache_state")),
+            _state(engine),
             number(engine.get("blocks")),
             number(engine.get("waiting")),
             number(engine.get("running")),
@@ -116,11 +123,22 @@ def engines_shown(engines: Iterable[Mapping[str, Any]]) -> Group:
         )
         if engine.get("reason"):
             notes.append(Text(f"{text(engine['id'])}: {text(engine['reason'])}"))
+        if (engine.get("audit") or {}).get("unreported", 0) >= UNREPORTED:
+            notes.append(Text(f"{text(engine['id'])}: {NO_DETAILS}"))
         if missing := engine.get("missing_metrics"):
             notes.append(Text(f"{text(engine['id'])}: metrics missing: {text(', '.join(missing))}"))
     if not rows.row_count:
         return Group(Text("the coordinator has no engines"))
     return Group(rows, *notes)
+
+
+def _state(engine: Mapping[str, Any]) -> str:
+    """Return one word on an engine, or two."""
+    for state in ("away", "asleep"):
+        if engine.get(state):
+            return state
+    said = text(engine.get("cache_state"))
+    return f"{said}, mispredicted" if (engine.get("audit") or {}).get("mispredicted") else said
 
 
 async def _decisions(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import asyncio
 import hmac
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from ipaddress import ip_address
 from typing import Any
 
@@ -16,6 +17,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from coordinator.audit import Tally
 from coordinator.canonical import Api, BadRequest, parse
 from coordinator.config import Config
 from coordinator.engines import EngineView
@@ -137,7 +139,14 @@ class Admin:
         now = self._service.clock.monotonic()
         views = self._service.cluster.snapshot(now).engines
         queue = self._service.inflight.queue
-        return _json([engine_json(view, queue(view.engine.id, now)) for view in views])
+        tallies = self._service.audit.tallies()
+        return _json(
+            [
+                engine_json(view, queue(view.engine.id, now))
+                | {"audit": audit_json(view, tallies.get(view.engine.id))}
+                for view in views
+            ]
+        )
 
     async def _show_index(self, request: web.Request) -> web.StreamResponse:
         return _json(self._index())
@@ -224,9 +233,21 @@ def engine_json(view: EngineView, queue: Queue) -> dict[str, Any]:
         "undecodable": status.undecodable if status else None,
         "events": engine.events,
         "events_bind": engine.events_bind,
+        "events_guessed": engine.events_guessed,
         "replay": engine.replay,
         "stride": engine.stride,
         "tokenizer": engine.tokenizer,
+    }
+
+
+def audit_json(view: EngineView, tally: Tally | None) -> dict[str, Any]:
+    """Return what came of holding an engine's digest against its answers."""
+    tally = tally or Tally()
+    return {
+        "mispredicted": bool(view.word.mispredicted),
+        "reason": view.word.mispredicted,
+        "proven": view.word.proven if view.engine.events_guessed else None,
+        **asdict(tally),
     }
 
 

@@ -7,7 +7,7 @@ Pure: time is an argument, in the coordinator's monotonic seconds.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from coordinator.engines import Engine, EngineView, ServedModel
+from coordinator.engines import NOTHING, Engine, EngineView, ServedModel, Word
 from lineside.ids import EngineId, GroupId, NodeId
 from lineside.signals import Load, NodeGpus, Status
 
@@ -47,6 +47,7 @@ class _Record:
     hit_points: bool = False
     away: str = ""
     failing: str = ""
+    word: Word = NOTHING
     view: EngineView | None = None
     viewed_at: float = 0.0
 
@@ -115,6 +116,12 @@ class Cluster:
         """Note why an engine should not be used; empty: it should."""
         if record := self._records.get(engine):
             record.failing = reason
+            self._changed(record)
+
+    def observe_word(self, engine: EngineId, word: Word) -> None:
+        """Note what the audit says of an engine."""
+        if record := self._records.get(engine):
+            record.word = word
             self._changed(record)
 
     def link(self, engine: EngineId, up: bool) -> None:
@@ -229,4 +236,5 @@ def _fresh_view(record: _Record, now: float) -> EngineView:
         record.away,
         record.failing,
         record.hit_points,
+        record.word,
     )

@@ -219,7 +219,8 @@ class Discovery:
             listener = self._listeners[engine.events] = await listener_at(engine.events)
         if listener is Listener.NOBODY and guessed:
             return replace(engine, events="", replay="")
-        return replace(engine, events_bind=listener in (Listener.NOBODY, Listener.SUBSCRIBER))
+        binds = listener in (Listener.NOBODY, Listener.SUBSCRIBER)
+        return replace(engine, events_bind=binds, events_guessed=guessed)
 
     async def _look(self, spec: EngineSpec) -> Found | Away | None:
         base = spec.url.rstrip("/")
@@ -388,7 +389,7 @@ def _without_shared_guesses(
     """Take a guessed event port from servers that share it: it can belong to only one of them."""
     owners = Counter(engine.events for engines in found.values() for engine in engines)
     return tuple(
-        replace(engine, events="", replay="")
+        replace(engine, events="", replay="", events_guessed=False)
         if spec in guessed and owners[engine.events] > 1
         else engine
         for spec, engines in found.items()

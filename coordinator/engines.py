@@ -43,6 +43,8 @@ class Engine:
     events: str = ""
     replay: str = ""
     events_bind: bool = False
+    events_guessed: bool = False
+    """`events` is vLLM's usual port, for want of any word: it may be another engine's."""
     topic: str = ""
     stride: int = 4
     tokenizer: str | None = None
@@ -50,6 +52,28 @@ class Engine:
     def serves(self, model: str) -> ServedModel | None:
         """Return what the engine serves under this name."""
         return next((served for served in self.models if served.name == model), None)
+
+
+class Word(NamedTuple):
+    """What came of holding an engine's digest against its answers (see `coordinator.audit`)."""
+
+    mispredicted: str = ""
+    """How requests contradict the digest; empty: they do not."""
+    proven: bool = False
+    """A request has shown that events from a guessed address are this engine's."""
+
+
+class Doubt(NamedTuple):
+    """What an agent is to be told of a generation that proved wrong."""
+
+    generation: str
+    how: str
+    overstated: bool
+    """It promised more than there was."""
+
+
+NOTHING = Word()
+"""Not asked enough yet, or all is well."""
 
 
 class EngineView(NamedTuple):
@@ -75,6 +99,7 @@ class EngineView(NamedTuple):
 
     hit_points: bool = False
     """The digest holds depths that the engine can serve from, and nothing before them."""
+    word: Word = NOTHING
 
     @property
     def block_size(self) -> int | None:
@@ -85,7 +110,7 @@ class EngineView(NamedTuple):
 
     @property
     def cache_state(self) -> str:
-        """One word: live, unsure, stale, lost, filling, connecting, unusable, none."""
+        """One word: live, unsure, stale, unproven, lost, filling, connecting, unusable, none."""
         if not self.engine.events:
             return "none"
         if self.heard_age_s is None:
@@ -98,21 +123,30 @@ class EngineView(NamedTuple):
             return "filling"
         if self.status and self.status.events is Events.CONNECTING:
             return "connecting"
+        if self.engine.events_guessed and not self.word.proven:
+            return "unproven"
         if self.heard_age_s > STALE_AFTER_S:
             return "stale"
-        if self.diverged or (self.status and self.status.events is Events.UNSURE):
+        if (
+            self.diverged
+            or self.word.mispredicted
+            or (self.status and self.status.events is Events.UNSURE)
+        ):
             return "unsure"
         return "live"
 
     @property
     def reason(self) -> str:
         """Why the cache is in its state, in one sentence; empty where it is live."""
-        said = self.status.reason if self.status else ""
-        return said or _REASONS[self.cache_state]
+        said, wrong = self.status.reason if self.status else "", self.word.mispredicted
+        state = self.cache_state
+        if state == "unproven":
+            return _FOREIGN.format(wrong) if wrong else _REASONS[state]
+        return said or (wrong if state == "unsure" else "") or _REASONS[state]
 
     @property
     def cache_usable(self) -> bool:
-        """Whether the index says something about this engine: it is live, unsure or stale.
+        """Whether the index says something about this engine: live, unsure, stale or unproven.
 
         Asked for every candidate of every decision, so it is not put in terms of the word.
         """
@@ -124,6 +158,11 @@ class EngineView(NamedTuple):
             and (status is None or status.events not in _UNKNOWABLE)
             and bool(self.engine.events)
         )
+
+    @property
+    def credit(self) -> float:
+        """How far what the index says counts in a decision, 0 to 1."""
+        return _CREDITS.get(self.cache_state, 1.0)
 
     @property
     def asleep(self) -> bool:
@@ -141,11 +180,18 @@ class EngineView(NamedTuple):
         )
 
 
+_CREDITS = {"unsure": 0.7, "unproven": 0.0}
+"""Of an unsure engine what is said is most often right, so it still beats an unknown one."""
+
+_FOREIGN = "{}: vLLM's usual port may be another engine's, so name `kv` for this one"
+
 _UNKNOWABLE = (Events.UNUSABLE, Events.CONNECTING)
 
 _REASONS = {
     "live": "",
     "unsure": "the last digest contradicted ours; a snapshot is on its way",
+    "unproven": "its events come from vLLM's usual port, and no request has shown yet that they are"
+    " its own",
     "stale": "the engine's agent has not been heard of for a while",
     "lost": "the engine's agent has been silent for too long",
     "filling": "the engine's first snapshot is not complete",

@@ -18,6 +18,7 @@ import grpc
 from coordinator import wire
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster
+from coordinator.engines import Doubt
 from coordinator.feed import Feed, Stream
 from coordinator.fence import Fence
 from coordinator.numbering import Numbering
@@ -196,6 +197,11 @@ class AgentsServicer(rpc.AgentsServicer):
         """Tell agents of which engines what they say of a generation has proved right."""
         for session in self._sessions.values():
             session.vouch(due)
+
+    def doubt(self, doubts: Mapping[EngineId, Doubt]) -> None:
+        """Tell agents of which engines what they say of a generation has proved wrong."""
+        for session in self._sessions.values():
+            session.doubt(doubts)
 
     def close(self) -> None:
         """End every stream: the process is about to."""

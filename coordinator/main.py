@@ -245,8 +245,17 @@ async def _chores(parts: Parts) -> None:
             log.warning("leases expired", count=late)
         _look_at_engines(parts)
         parts.agents.vouch(parts.service.audit.take_due())
+        _doubt(parts)
         if change := parts.cap.look(parts.service.clock.monotonic()):
             log.warning("stride changed", group=change.group, factor=change.factor)
+
+
+def _doubt(parts: Parts) -> None:
+    """Tell agents which of their engines' digests proved wrong."""
+    doubts = parts.service.audit.take_doubts()
+    parts.agents.doubt(doubts)
+    for engine, doubt in doubts.items():
+        log.warning("engine mispredicted", engine=engine, reason=doubt.how)
 
 
 def _look_at_engines(parts: Parts) -> None:
@@ -256,6 +265,8 @@ def _look_at_engines(parts: Parts) -> None:
     views = service.cluster.snapshot(now).engines
     breakers.retain({view.engine.id for view in views})
     service.audit.keep({view.engine.id for view in views})
+    for engine in service.audit.look(views):
+        service.cluster.observe_word(engine, service.audit.word(engine))
     for view in views:
         breakers.look(view, service.inflight.queue(view.engine.id, now).outstanding, now)
     for engine, reason in breakers.take_news():

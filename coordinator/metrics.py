@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from coordinator import audit
 from coordinator.caches import Caches
 from coordinator.canonical import Canonical
 from coordinator.cap import IndexCap, State
@@ -29,6 +30,7 @@ CACHE_STATES = (
     "live",
     "unsure",
     "stale",
+    "unproven",
     "lost",
     "filling",
     "connecting",
@@ -211,6 +213,7 @@ class Gauges(Collector):
         yield from self._of_overlay()
         yield from self._of_agents()
         yield from self._of_engines()
+        yield from self._of_audit()
 
     def _degraded(self) -> Mapping[str, int]:
         return Tally(reason.code for reason in self._readiness.degraded())
@@ -278,6 +281,38 @@ class Gauges(Collector):
             failing.add_metric([view.engine.id], float(bool(view.failing)))
             _add_cache(view, state, age)
         yield from (inflight, queued, wait, recent, away, asleep, failing, state, age)
+
+    def _of_audit(self) -> Iterator[Metric]:
+        compared = CounterMetricFamily(
+            "lineside_engine_audited_requests",
+            "Answers whose cached tokens were held against the engine's digest",
+            labels=["engine"],
+        )
+        wrong = CounterMetricFamily(
+            "lineside_engine_mispredicted_requests",
+            "Those that differ by more than stride and block explain, by direction",
+            labels=["engine", "direction"],
+        )
+        tokens = CounterMetricFamily(
+            "lineside_engine_cached_tokens_error",
+            "Sum of all differences in those answers, by direction",
+            labels=["engine", "direction"],
+        )
+        alarm = _per_engine(
+            "lineside_engine_mispredicted",
+            "1 while an engine's answers contradict its events; above 0: alarm",
+        )
+        now = self._service.clock.monotonic()
+        tallies = self._service.audit.tallies()
+        for view in self._service.cluster.snapshot(now).engines:
+            engine, tally = view.engine.id, tallies.get(view.engine.id) or audit.Tally()
+            compared.add_metric([engine], tally.compared)
+            wrong.add_metric([engine, "too_many"], tally.too_many)
+            wrong.add_metric([engine, "too_few"], tally.too_few)
+            tokens.add_metric([engine, "too_many"], tally.tokens_too_many)
+            tokens.add_metric([engine, "too_few"], tally.tokens_too_few)
+            alarm.add_metric([engine], float(bool(view.word.mispredicted)))
+        yield from (compared, wrong, tokens, alarm)
 
 
 _DEGRADED = "How often each thing that is served around holds (see docs/operations.md)"

@@ -23,6 +23,7 @@ CODES = (
     "cache_connecting",
     "cache_filling",
     "cache_stale",
+    "cache_unproven",
     "cache_lost",
     "cache_unsure",
     "cache_unusable",

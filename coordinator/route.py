@@ -131,6 +131,8 @@ class Runner(NamedTuple):
     view: EngineView
     engine: Engine
     block: int
+    credit: float
+    """How far what the index says of it counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,9 @@ def field_of(views: Iterable[EngineView]) -> Field:
             dropped.append((view, "away" if view.away else "asleep"))
         else:
             block = (view.block_size or UNIT) if view.cache_usable else 0
-            (failing if view.failing else runners).append(Runner(view, view.engine, block))
+            (failing if view.failing else runners).append(
+                Runner(view, view.engine, block, view.credit)
+            )
     if runners:
         dropped += [(runner.view, "failing") for runner in failing]
     runners = runners or failing
@@ -208,12 +212,13 @@ def _candidates(
     indexed, claimed, own = held.indexed.get, held.claimed.get, predictor.own_s
     candidates = []
     for runner, name, queue in zip(field.runners, field.engines, queues, strict=True):
-        view, engine, block = runner
+        view, engine, block, credit = runner
         outstanding, _, wait_s, peers = queue
         overlap, ahead, worth = 0, 0, 0.0
         if block:
             if units := indexed(name):
                 overlap, worth = _cached(units, block, limit)
+                worth *= credit
             if claim := claimed(name):
                 reach = min(claim * UNIT, limit) // block * block
                 if reach > overlap:

@@ -230,7 +230,9 @@ class Service:
         outcome.completion_tokens = usage.completion_tokens
         if status < 400:
             self.limiter.settle(routed.reservation, usage)
-            self.audit.ended(routed.record)
+            if self.audit.ended(routed.record):
+                engine = routed.engine.id
+                self.cluster.observe_word(engine, self.audit.word(engine))
         else:
             self.limiter.refund(routed.reservation)
         return True

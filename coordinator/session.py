@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from coordinator import wire
-from coordinator.engines import Engine
+from coordinator.engines import Doubt, Engine
 from coordinator.feed import Feed, Position, Reason, Stream
 from lineside.digest import DeltaReader
 from lineside.ids import EngineId, NodeId
@@ -33,6 +33,8 @@ class Session:
     acks: set[EngineId] = field(default_factory=set)
     vouches: dict[EngineId, str] = field(default_factory=dict)
     """Generations that proved right while their agent was unsure of them."""
+    doubts: dict[EngineId, Doubt] = field(default_factory=dict)
+    """Generations that proved wrong, and how."""
     is_assignment_due: bool = False
     ended: Exception | None = None
     """Why the stream is to be closed, once it is."""
@@ -42,6 +44,12 @@ class Session:
         """Note which of the engines that this stream feeds are to be vouched for."""
         if found := due.keys() & self.feeds.keys():
             self.vouches |= {engine: due[engine] for engine in found}
+            self.wake.set()
+
+    def doubt(self, doubts: Mapping[EngineId, Doubt]) -> None:
+        """Note which of the engines that this stream feeds are to be doubted."""
+        if found := doubts.keys() & self.feeds.keys():
+            self.doubts |= {engine: doubts[engine] for engine in found}
             self.wake.set()
 
     def due(self, number: int) -> Iterator[pb.CoordinatorMessage]:
@@ -58,10 +66,13 @@ class Session:
             yield wire.resync(engine, reason)
         for engine, generation in self.vouches.items():
             yield wire.vouch(engine, generation)
+        for engine, doubt in self.doubts.items():
+            yield wire.doubt(engine, doubt)
         feeds = [self.feeds[engine] for engine in self.acks & self.feeds.keys()]
         if applied := {feed.engine: feed.visible.position for feed in feeds if feed.visible}:
             yield wire.acks(applied)
         self.resumes.clear()
         self.resyncs.clear()
         self.vouches.clear()
+        self.doubts.clear()
         self.acks.clear()

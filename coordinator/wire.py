@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coordinator.engines import Engine
+from coordinator.engines import Doubt, Engine
 from coordinator.feed import Position, Reason
 from lineside import digest, hashing
 from lineside.digest import Delta, DeltaReader, MalformedDigest, SnapshotChunk
@@ -173,6 +173,17 @@ def resync(engine: EngineId, reason: Reason) -> pb.CoordinatorMessage:
 def vouch(engine: EngineId, generation: str) -> pb.CoordinatorMessage:
     """Return the word that what an agent says of an engine has proved right."""
     return pb.CoordinatorMessage(vouch=pb.Vouch(engine=engine, generation=generation))
+
+
+def doubt(engine: EngineId, doubt: Doubt) -> pb.CoordinatorMessage:
+    """Return the word that what an agent says of an engine has proved wrong."""
+    said = pb.Doubt(
+        engine=engine,
+        generation=doubt.generation,
+        reason=doubt.how,
+        overstated=doubt.overstated,
+    )
+    return pb.CoordinatorMessage(doubt=said)
 
 
 def acks(applied: Mapping[EngineId, Position]) -> pb.CoordinatorMessage:

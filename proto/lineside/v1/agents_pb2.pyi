@@ -46,7 +46,7 @@ class Update(_message.Message):
     def __init__(self, statuses: _Optional[_Iterable[_Union[EngineStatus, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[EngineLoad, _Mapping]]] = ..., gpu: _Optional[_Union[NodeGpu, _Mapping]] = ..., deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("hello", "assignment", "resume", "resync", "acks", "peer_in_flight", "vouch")
+    __slots__ = ("hello", "assignment", "resume", "resync", "acks", "peer_in_flight", "vouch", "doubt")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class CoordinatorMessage(_message.Message):
     ACKS_FIELD_NUMBER: _ClassVar[int]
     PEER_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     VOUCH_FIELD_NUMBER: _ClassVar[int]
+    DOUBT_FIELD_NUMBER: _ClassVar[int]
     hello: CoordinatorHello
     assignment: Assignment
     resume: Resume
@@ -61,7 +62,8 @@ class CoordinatorMessage(_message.Message):
     acks: Acks
     peer_in_flight: PeerInFlight
     vouch: Vouch
-    def __init__(self, hello: _Optional[_Union[CoordinatorHello, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., peer_in_flight: _Optional[_Union[PeerInFlight, _Mapping]] = ..., vouch: _Optional[_Union[Vouch, _Mapping]] = ...) -> None: ...
+    doubt: Doubt
+    def __init__(self, hello: _Optional[_Union[CoordinatorHello, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., peer_in_flight: _Optional[_Union[PeerInFlight, _Mapping]] = ..., vouch: _Optional[_Union[Vouch, _Mapping]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ...) -> None: ...
 
 class AgentHello(_message.Message):
     __slots__ = ("protocol_min", "protocol_max", "node", "life", "connection", "software")
@@ -172,6 +174,18 @@ class Vouch(_message.Message):
     engine: str
     generation: str
     def __init__(self, engine: _Optional[str] = ..., generation: _Optional[str] = ...) -> None: ...
+
+class Doubt(_message.Message):
+    __slots__ = ("engine", "generation", "reason", "overstated")
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    OVERSTATED_FIELD_NUMBER: _ClassVar[int]
+    engine: str
+    generation: str
+    reason: str
+    overstated: bool
+    def __init__(self, engine: _Optional[str] = ..., generation: _Optional[str] = ..., reason: _Optional[str] = ..., overstated: bool = ...) -> None: ...
 
 class MediumKeys(_message.Message):
     __slots__ = ("medium", "keys")
