@@ -6,6 +6,7 @@ Values are immutable and know nothing of the coordinator; it fills them in. `Non
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import compress
 from typing import TypeAlias
 
 from lineside.ids import ModelName
@@ -79,6 +80,15 @@ class Inventory:
     def meant(self, requested: str) -> frozenset[ModelName]:
         """Return the models that a requested name, alias or class means."""
         return frozenset(m.name for m in self.models.values() if requested in m.all_names)
+
+
+_BITS = bytes.maketrans(b"01", b"\x00\x01")
+
+
+def places(mask: int) -> list[int]:
+    """Return the places in a bit mask, ascending."""
+    digits = f"{mask:b}"[::-1].encode().translate(_BITS)
+    return list(compress(range(len(digits)), digits))
 
 
 Pools: TypeAlias = Mapping[str, bool]

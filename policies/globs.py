@@ -9,8 +9,8 @@ Test: TypeAlias = Callable[[str], bool]
 def compile_glob(pattern: str) -> Test:
     """Return a test for whole texts, case-sensitive.
 
-    No regular expression: patterns with many stars meet texts that clients write, and a backtracking
-    match could take for ever. This takes one pass over the text.
+    No regular expression: patterns with many stars meet texts that clients write, and one that
+    backtracks could take for ever. This takes one pass over the text.
     """
     first, *rest = pattern.split("*")
     if not rest:

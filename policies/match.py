@@ -1,0 +1,205 @@
+"""Whether a request is what a policy asks for, in three-valued logic. Compiled once. Pure.
+
+Of targets it knows only what `Meant` says about the requested model. It never asks a measurement.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from policies.facts import Pools, RequestFacts, Truth
+from policies.globs import compile_glob
+from policies.model import Match, PoolState, Tags, Threshold
+
+TRUE, FALSE, UNKNOWN = Truth.TRUE, Truth.FALSE, Truth.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """What a requested name, alias or class means in one inventory."""
+
+    names: tuple[frozenset[str], ...] = ()
+    """For each model that is meant, all that it is called."""
+    pools: frozenset[str] = frozenset()
+    """Pools of the engines that serve one of them."""
+    targets: int = 0
+    """Engines and providers that serve one of them, as a bit mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request, and the cluster as it stands."""
+
+    facts: RequestFacts
+    pools: Pools
+    meant: Meant
+
+
+Test: TypeAlias = Callable[[Asked], Truth]
+
+
+class Condition:
+    """One entry of `matches`, or one `if`: all its fields must hold."""
+
+    __slots__ = ("_others", "_tags", "_tests", "headers")
+
+    def __init__(self, match: Match) -> None:
+        self.headers = frozenset(name.lower() for name in match.headers or ())
+        self._tags = _mentioned(match)
+        self._others = tuple(_others(match))
+        # Cheap ones first: the first FALSE ends the look.
+        self._tests: tuple[Test, ...] = (
+            *_plain(match),
+            *_tags(match),
+            *(test for _, test in self._others),
+        )
+
+    def truth(self, asked: Asked) -> Truth:
+        """Say whether the request is so: FALSE when one field is, TRUE when all are."""
+        truth = TRUE
+        for test in self._tests:
+            one = test(asked)
+            if one is FALSE:
+                return FALSE
+            if one is UNKNOWN:
+                truth = UNKNOWN
+        return truth
+
+    def unknown(self, asked: Asked) -> Iterator[str]:
+        """Name what is asked for and not known."""
+        for tag in self._tags:
+            if asked.facts.tags.get(tag, UNKNOWN) is UNKNOWN:
+                yield f"tag {tag}"
+        for name, test in self._others:
+            if test(asked) is UNKNOWN:
+                yield name
+
+
+def in_bounds(threshold: Threshold) -> Callable[[float], bool]:
+    """Return a test whether a number is within all bounds that are given."""
+    more, least = threshold.greater_than, threshold.at_least
+    less, most = threshold.less_than, threshold.at_most
+    if more is not None and least is None and less is None and most is None:
+        return lambda number: number > more  # by far the most common
+    return lambda number: (
+        (more is None or number > more)
+        and (least is None or number >= least)
+        and (less is None or number < less)
+        and (most is None or number <= most)
+    )
+
+
+# --- two-valued: what a request always says of itself ---------------------------------------------
+
+
+def _plain(match: Match) -> Iterator[Test]:
+    if match.stream is not None:
+        wanted = match.stream
+        yield lambda asked: TRUE if asked.facts.stream == wanted else FALSE
+    if match.tenant is not None:
+        tenant = compile_glob(match.tenant)
+        yield lambda asked: TRUE if tenant(asked.facts.tenant) else FALSE
+    if match.api is not None:
+        api = compile_glob(match.api)
+        yield lambda asked: TRUE if api(asked.facts.api) else FALSE
+    for name, pattern in (match.headers or {}).items():
+        yield _header(name.lower(), pattern)
+
+
+def _header(name: str, pattern: str) -> Test:
+    glob = compile_glob(pattern)
+
+    def test(asked: Asked) -> Truth:
+        value = asked.facts.headers.get(name)
+        return FALSE if value is None or not glob(value) else TRUE
+
+    return test
+
+
+# --- tags -----------------------------------------------------------------------------------------
+
+
+def _mentioned(match: Match) -> tuple[str, ...]:
+    single = () if match.tag is None else (match.tag,)
+    return single if match.tags is None else (*single, *_all_of(match.tags))
+
+
+def _all_of(tags: Tags) -> tuple[str, ...]:
+    return (*tags.all, *tags.any, *tags.none)
+
+
+def _tags(match: Match) -> Iterator[Test]:
+    if match.tag is not None:
+        yield _has(match.tag)
+    if match.tags is None:
+        return
+    yield from map(_has, match.tags.all)
+    yield from map(_lacks, match.tags.none)
+    if match.tags.any:
+        yield _has_any(match.tags.any)
+
+
+def _has(tag: str) -> Test:
+    return lambda asked: asked.facts.tags.get(tag, UNKNOWN)
+
+
+def _lacks(tag: str) -> Test:
+    inverse = {TRUE: FALSE, FALSE: TRUE, UNKNOWN: UNKNOWN}
+    return lambda asked: inverse[asked.facts.tags.get(tag, UNKNOWN)]
+
+
+def _has_any(tags: tuple[str, ...]) -> Test:
+    def test(asked: Asked) -> Truth:
+        states = [asked.facts.tags.get(tag, UNKNOWN) for tag in tags]
+        return TRUE if TRUE in states else UNKNOWN if UNKNOWN in states else FALSE
+
+    return test
+
+
+# --- what else may be unknown ---------------------------------------------------------------------
+
+
+def _others(match: Match) -> Iterator[tuple[str, Test]]:
+    if match.model is not None:
+        yield "model", _model(match.model)
+    if match.input_tokens is not None:
+        yield "inputTokens", _input_tokens(match.input_tokens)
+    if match.pool is not None:
+        name = match.pool.name
+        yield "pool" if name is None else f"pool {name}", _pool(match.pool)
+
+
+def _model(pattern: str) -> Test:
+    """Which of the models that are meant serves it, is open: TRUE only where it fits them all."""
+    glob = compile_glob(pattern)
+
+    def test(asked: Asked) -> Truth:
+        if glob(asked.facts.model):
+            return TRUE
+        fits = [any(map(glob, names)) for names in asked.meant.names]
+        return FALSE if True not in fits else UNKNOWN if False in fits else TRUE
+
+    return test
+
+
+def _input_tokens(threshold: Threshold) -> Test:
+    within = in_bounds(threshold)
+
+    def test(asked: Asked) -> Truth:
+        count = asked.facts.input_tokens
+        return UNKNOWN if count is None else TRUE if within(count) else FALSE
+
+    return test
+
+
+def _pool(wanted: PoolState) -> Test:
+    yes, no = (TRUE, FALSE) if wanted.saturated else (FALSE, TRUE)
+
+    def test(asked: Asked) -> Truth:
+        names = asked.meant.pools if wanted.name is None else (wanted.name,)
+        states = [asked.pools.get(name) for name in names]
+        if False in states:  # one pool that can take more is enough
+            return no
+        return yes if states and None not in states else UNKNOWN
+
+    return test
