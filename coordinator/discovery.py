@@ -1,17 +1,15 @@
 """Servers from the configuration to engines: asks each one, again and again, what it is.
 
-The only writer of the cluster's engines and of who is away. A server that cannot be reached keeps
-its engines, marked with the reason, so that it can come back; one that is merely slow stays in.
+`servers` reads the answers. The only writer of the cluster's engines and of who is away. A server
+that cannot be reached keeps its engines, marked with the reason, so that it can come back; one that
+is merely slow stays in.
 """
 
 import asyncio
 import os
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -19,11 +17,22 @@ import msgspec
 from coordinator.cluster import Cluster
 from coordinator.config import EngineSpec
 from coordinator.credentials import Credentials
-from coordinator.engines import Engine, ServedModel
+from coordinator.engines import Engine
 from coordinator.publisher import Listener, listener_at
 from coordinator.refusal import KEY_REFUSED
+from coordinator.servers import (
+    Away,
+    Found,
+    Source,
+    Version,
+    engines_of,
+    found_in,
+    read_models,
+    unseen,
+    without_shared_guesses,
+)
 from lineside import logs
-from lineside.ids import EngineId, GroupId, ModelName, NodeId
+from lineside.ids import EngineId, NodeId
 
 log = logs.get("coordinator.discovery")
 
@@ -33,62 +42,10 @@ PROBE_TIMEOUT_S = 5.0
 NOT_ASKED = "not asked yet"
 """Why a server is away that this process has not looked at so far."""
 
-DEFAULT_KV_PORT = 5557
-DEFAULT_REPLAY_PORT = 5558
-
-T = TypeVar("T")
-
-
-class Source(msgspec.Struct, frozen=True):
-    """What a server says about the KV events of one rank (`/kv_event_sources`)."""
-
-    enable_kv_cache_events: bool = True
-    publisher: str | None = None
-    endpoint: str | None = None
-    replay_endpoint: str | None = None
-
-    @property
-    def publishes(self) -> bool:
-        """Whether there are events to read."""
-        return bool(self.enable_kv_cache_events and self.publisher != "null" and self.endpoint)
-
-
-class Card(msgspec.Struct, frozen=True):
-    """One entry of `/v1/models`."""
-
-    id: str
-    root: str | None = None
-    parent: str | None = None
-    max_model_len: int | None = None
-
-
-class _Models(msgspec.Struct, frozen=True):
-    data: tuple[Card, ...] = ()
-
-
-class _Version(msgspec.Struct, frozen=True):
-    version: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What one server says. `sources` `None`: it has no such page."""
-
-    models: tuple[ServedModel, ...]
-    root: str
-    version: str = ""
-    sources: dict[int, Source] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Away:
-    """A server that cannot be reached, and why."""
-
-    reason: str
-
-
 BUSY = None
 """A server that took the connection and did not answer in time: nothing new is known."""
+
+T = TypeVar("T")
 
 
 class Discovery:
@@ -121,7 +78,7 @@ class Discovery:
         self._appeared = appeared
         self._looked = looked
         self._engines: dict[EngineSpec, tuple[Engine, ...]] = {
-            spec: (_unseen(spec, node),) for spec in specs
+            spec: (unseen(spec, node),) for spec in specs
         }
         self._away: dict[EngineSpec, str] = dict.fromkeys(specs, NOT_ASKED)
         self._wake = {spec: asyncio.Event() for spec in specs}
@@ -194,7 +151,7 @@ class Discovery:
             self._cluster.observe_away(engine.id, reason)
 
     def _publish(self) -> None:
-        engines = _without_shared_guesses(self._engines, self._guessed)
+        engines = without_shared_guesses(self._engines, self._guessed)
         if engines == self._published:
             return
         self._published = engines
@@ -233,7 +190,7 @@ class Discovery:
                 if answer.status != 200:
                     return Away(f"GET /v1/models answers {answer.status}")
                 cards = read_models(await answer.read())
-            version = await self._get(f"{base}/version", _Version)
+            version = await self._get(f"{base}/version", Version)
             sources = await self._get(f"{base}/kv_event_sources", dict[int, Source])
         except aiohttp.ConnectionTimeoutError:
             return Away("no connection in time")
@@ -268,138 +225,3 @@ def _words(number: int | None) -> str:
 
 async def _awaited(waiting: Awaitable[object]) -> None:
     await waiting
-
-
-def read_models(body: bytes) -> Sequence[Card]:
-    """Read an answer of `/v1/models`. Raises `msgspec.MsgspecError`."""
-    return msgspec.json.decode(body, type=_Models).data
-
-
-def found_in(
-    cards: Sequence[Card], version: str, sources: dict[int, Source] | None
-) -> Found | Away:
-    """Read a list of models. An adapter names its base model as `parent`."""
-    bases = [card for card in cards if card.parent is None]
-    if not bases:
-        return Away("it serves no model")
-    return Found(
-        models=tuple(
-            ServedModel(
-                name=ModelName(card.id),
-                lora=None if card.parent is None else card.id,
-                max_model_len=card.max_model_len or bases[0].max_model_len,
-            )
-            for card in cards
-        ),
-        root=bases[0].root or bases[0].id,
-        version=version,
-        sources=sources,
-    )
-
-
-def engines_of(spec: EngineSpec, found: Found, node: NodeId, stride: int) -> tuple[Engine, ...]:
-    """Return the engines behind one server: one for each data-parallel rank."""
-    named = sorted(found.sources) if found.sources else [0]
-    ranks = named if spec.rank is None else [spec.rank]
-    has_ranks = len(named) > 1 or spec.rank is not None
-    return tuple(_engine(spec, found, node, stride, rank, has_ranks) for rank in ranks)
-
-
-def _engine(
-    spec: EngineSpec, found: Found, node: NodeId, stride: int, rank: int, has_ranks: bool
-) -> Engine:
-    base = _unseen(spec, node)
-    events, replay = _addresses(spec, found, rank)
-    return replace(
-        base,
-        id=EngineId(f"{base.endpoint}/{rank}") if has_ranks else base.id,
-        group=GroupId(found.root),
-        models=found.models,
-        rank=rank if has_ranks else None,
-        version=found.version,
-        events=events,
-        replay=replay,
-        topic=spec.topic or "",
-        stride=stride,
-        tokenizer=spec.tokenizer or _local_tokenizer(found.root),
-    )
-
-
-def _unseen(spec: EngineSpec, node: NodeId) -> Engine:
-    """Return what stands for a server that has not answered yet: it serves nothing."""
-    parts = urlsplit(spec.url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    endpoint = f"{_bracketed(parts.hostname or '')}:{port}"
-    return Engine(
-        id=EngineId(endpoint if spec.rank is None else f"{endpoint}/{spec.rank}"),
-        base_url=f"{parts.scheme}://{endpoint}",
-        endpoint=endpoint,
-        group=GroupId(""),
-        models=(),
-        node=NodeId(spec.node) if spec.node else node,
-        rank=spec.rank,
-    )
-
-
-def _addresses(spec: EngineSpec, found: Found, rank: int) -> tuple[str, str]:
-    """Return the event and replay endpoints of a rank; empty: there is none."""
-    host = urlsplit(spec.url).hostname or ""
-    if spec.kv is not None:
-        # vLLM counts a rank's ports up from those of rank 0; a spec for one rank means that one.
-        offset = rank if spec.rank is None else 0
-        events = located(spec.kv, host, offset)
-        if spec.replay is not None:
-            return events, located(spec.replay, host, offset)
-        source = (found.sources or {}).get(rank)
-        if source is not None and source.replay_endpoint:
-            return events, located(source.replay_endpoint, host)
-        return events, _next_port(events) if found.sources is None else ""
-    if found.sources is None:
-        replay = spec.replay or f"tcp://*:{DEFAULT_REPLAY_PORT}"
-        return located(f"tcp://*:{DEFAULT_KV_PORT}", host, rank), located(replay, host, rank)
-    source = found.sources.get(rank)
-    if source is None or not source.publishes:
-        return "", ""
-    replay = spec.replay or source.replay_endpoint or ""
-    return located(source.endpoint or "", host), located(replay, host)
-
-
-def _next_port(endpoint: str) -> str:
-    """Return where vLLM's own examples put the replay socket of an event endpoint."""
-    scheme, _, address = endpoint.partition("://")
-    at, _, port = address.rpartition(":")
-    return f"tcp://{at}:{int(port) + 1}" if scheme == "tcp" and port.isdigit() else ""
-
-
-def located(endpoint: str, host: str, offset: int = 0) -> str:
-    """Put the server's host where a ZMQ endpoint names every interface, or none."""
-    scheme, _, address = endpoint.rpartition("://")
-    if not address or (scheme or "tcp") != "tcp":
-        return endpoint
-    at, _, port = address.rpartition(":")
-    if not port.isdigit():
-        return endpoint
-    name = at if at not in ("", "*", "0.0.0.0", "[::]", "::") else _bracketed(host)
-    return f"tcp://{name}:{int(port) + offset}"
-
-
-def _without_shared_guesses(
-    found: Mapping[EngineSpec, Sequence[Engine]], guessed: Set[EngineSpec]
-) -> tuple[Engine, ...]:
-    """Take a guessed event port from servers that share it: it can belong to only one of them."""
-    owners = Counter(engine.events for engines in found.values() for engine in engines)
-    return tuple(
-        replace(engine, events="", replay="", events_guessed=False)
-        if spec in guessed and owners[engine.events] > 1
-        else engine
-        for spec, engines in found.items()
-        for engine in engines
-    )
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _local_tokenizer(root: str) -> str | None:
-    return root if root.startswith("/") and Path(root, "tokenizer.json").is_file() else None

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from coordinator.config import EngineSpec
-from coordinator.discovery import Away, Found, Source, engines_of, found_in, located, read_models
 from coordinator.engines import Engine, ServedModel
+from coordinator.servers import Away, Found, Source, engines_of, found_in, located, read_models
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 
 CASES = Path(__file__).parent / "cases" / "http"
