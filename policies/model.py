@@ -19,9 +19,18 @@ Glob: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
 """A name in which `*` stands for any run of characters."""
 Labels: TypeAlias = Mapping[Name, Annotated[str, Meta(max_length=253)]]
 Number: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]
+Unshown = Meta(extra={"secret": True})
+"""Marks what may hold a secret: findings do not repeat it."""
 
 
-class Strict(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
+class Strict(
+    msgspec.Struct,
+    frozen=True,
+    rename="camel",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    kw_only=True,
+):
     """A mapping of which every field is known."""
 
 
@@ -184,7 +193,7 @@ class SetFields(Strict, frozen=True, kw_only=True):
     """Parameters of the body that the client may set otherwise."""
     parameters: Mapping[Name, Any] | None = None
     """Parameters of the body that the client may not."""
-    headers: Mapping[Name, str] | None = None
+    headers: Mapping[Name, Annotated[str, Unshown]] | None = None
     """Headers to add for the backend."""
 
 
@@ -306,8 +315,8 @@ class PoolSpec(Strict, frozen=True, kw_only=True):
 class Credentials(Strict, frozen=True, kw_only=True):
     """Where a provider's key is read: a file or an environment variable; never the key itself."""
 
-    file: Name | None = None
-    variable: Name | None = None
+    file: Annotated[Name, Unshown] | None = None
+    variable: Annotated[Name, Unshown] | None = None
 
 
 class ProviderSpec(Strict, frozen=True, kw_only=True):
@@ -342,8 +351,8 @@ class Metadata(Strict, frozen=True, kw_only=True):
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-class Resource(Strict, frozen=True, kw_only=True):
-    """What every kind has."""
+class Resource(Strict, frozen=True, omit_defaults=False, kw_only=True):
+    """What every kind has. Written with its `kind`, though that is a default."""
 
     api_version: Literal["kinference.buoyant.io/v1alpha1"]
     metadata: Metadata

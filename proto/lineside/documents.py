@@ -104,7 +104,7 @@ class Reader:
             elif known.required:
                 complete = False
                 if here not in self._broken:
-                    self._missing(known.type, name, node)
+                    self._missing(known.type, name, node, path)
         self._around.pop()
         if not complete:
             self._broken.add(path)
@@ -259,12 +259,11 @@ class Reader:
             place = set_at[0] if set_at else Place(self.source, 1, 1)
             self.find(place, problem.code, problem.message, problem.help)
 
-    def _missing(self, kind: Any, name: str, node: Node | None) -> None:
+    def _missing(self, kind: Any, name: str, node: Node | None, path: Path) -> None:
         place = Place(self.source, 1, 1) if node is None else node.place
-        noun = self.dialect.noun
-        self.find(
-            place, f"missing-{noun}", f"`{name}` is missing", f"it must be {describe(kind, noun)}"
-        )
+        noun, where = self.dialect.noun, f" in `{dotted(path)}`" if path else ""
+        help = f"it must be {describe(kind, noun)}"
+        self.find(place, f"missing-{noun}", f"`{name}` is missing{where}", help)
 
     def _twice(self, key: Node, name: str, path: Path) -> None:
         noun, line = self.dialect.noun, self.places[path].line
@@ -352,7 +351,7 @@ def _but_is(value: Any, secret: bool) -> str:
 
 
 def _help(described: str, value: Any) -> str:
-    if described.startswith("text") and not isinstance(value, str):
+    if described.startswith(("text", "a value")) and not isinstance(value, str):
         return "put it in quotes"
     if described.startswith("a list") and value is not None and not isinstance(value, list):
         return "begin each entry with `- `" if isinstance(value, dict) else "write it as `[...]`"

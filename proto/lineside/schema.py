@@ -186,7 +186,7 @@ def _describe(info: inspect.Type, noun: str) -> str:
         case inspect.StructType():
             return f"a mapping of {noun}s"
         case inspect.AnyType():
-            return "a value"
+            return "a value that JSON has"
         case _:
             raise TypeError(f"settings cannot be of type {info}")
 
