@@ -134,6 +134,8 @@ class Reporter:
             began_at = self._clock.monotonic()
             self._connection += 1
             await self._try(changed)
+            if _is_cancelled():
+                raise asyncio.CancelledError
             if self._clock.monotonic() - began_at >= STEADY_S:
                 backoff_s = BACKOFF_S
             await self._clock.sleep(backoff_s * self._rng.uniform(0.5, 1.0))
@@ -198,6 +200,16 @@ class Reporter:
             say = log.info if event == "connected" else log.warning
             say(event, coordinator=self._address, reason=reason)
         self._state = state
+
+
+def _is_cancelled() -> bool:
+    """Tell whether this task was cancelled, though what it awaited raised something else.
+
+    A task group whose tasks fail in the moment of a cancellation raises their errors alone (before
+    Python 3.13): a coordinator's death hides our own end.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _told(errors: BaseExceptionGroup[grpc.aio.AioRpcError]) -> tuple[str, str]:
