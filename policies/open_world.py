@@ -1,0 +1,288 @@
+"""A cluster of which nothing is known: any backend may exist, under any name and label. Pure.
+
+The subject is free in all that policies can ask of it. Nothing else needs to exist, so that rules
+which go on where nothing is left always may. An answer of the search is built as a small cluster:
+texts for the globs that must fit, none of those that must not. Where no text can be so, the answer
+is none; where a cluster cannot be built for another reason, the evaluator will not confirm it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lineside.ids import ModelName
+from policies.facts import Inventory, Model, RequestFacts, Target
+from policies.formula import FALSE, TRUE, Atom, Formula, Masks, Variable, atom, every, first, some
+from policies.globs import any_of, compile_glob
+from policies.match import Asked, Meant
+from policies.mentions import Mentions
+from policies.model import BackendSelector, BackendType, Labels, Match, ModelSelector, PoolState
+from policies.regions import witnesses
+from policies.worlds import Held, PoolStates, Scene, held
+
+_TYPES = (BackendType.PROVIDER, BackendType.LOCAL)
+_FITS = ("no", "all", "some")
+"""How many of the models that a request means a glob fits."""
+_POOLS = (None, False, True)
+"""Whether the pools of the models that a request means are saturated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """Globs that fit none of the models that a request means, all of them, or some."""
+
+    no: set[str]
+    all: set[str]
+    some: set[str]
+
+
+class Texts:
+    """Globs of one kind of name, and a text for each way to fit some of them."""
+
+    def __init__(self, globs: Iterable[str], likely: Sequence[str]) -> None:
+        self.globs = tuple(dict.fromkeys(globs))
+        self.values = witnesses(self.globs, likely=likely)
+        self._fitting = {
+            text: {glob for glob in self.globs if compile_glob(glob)(text)} for text in self.values
+        }
+
+    def find(self, fits: Iterable[str], avoids: set[str], rather: set[str] | None = None) -> str:
+        """Return a text that fits some globs and none of others; empty where there is none."""
+        wanted = set(fits)
+        good = [t for t, hit in self._fitting.items() if wanted <= hit and not hit & avoids]
+        better = [text for text in good if not self._fitting[text] & (rather or set())]
+        return next(iter(better or good), "")
+
+    def fitting(self, text: str) -> set[str]:
+        """Return the globs that one of the values fits."""
+        return self._fitting[text]
+
+
+class Flags:
+    """For each glob of one kind, whether one of the subject's names fits it."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._variables: dict[str, Variable[bool]] = {}
+
+    def of(self, glob: str) -> Formula:
+        """Say when one of the names fits."""
+        flag = self._variables.setdefault(glob, Variable((self._kind, glob), (False, True)))
+        return Atom(flag, 0b10)
+
+    def settled(self, masks: Masks) -> tuple[set[str], set[str]]:
+        """Return the globs that must fit and those that must not, in an answer."""
+        known = {glob: masks.get(flag, 0b11) for glob, flag in self._variables.items()}
+        return {g for g, m in known.items() if m == 0b10}, {g for g, m in known.items() if m == 1}
+
+
+class Choices:
+    """For each label that is asked for, its value."""
+
+    def __init__(self, kind: str, values: dict[str, tuple[str, ...]]) -> None:
+        self._variables: dict[str, Variable[str | None]] = {
+            key: Variable((kind, key), (None, *those)) for key, those in values.items()
+        }
+
+    def of(self, labels: Labels | None) -> Formula:
+        """Say when all the pairs are there."""
+        pairs = [(self._variables[key], value) for key, value in (labels or {}).items()]
+        return every(atom(label, 1 << label.values.index(value)) for label, value in pairs)
+
+    def read(self, masks: Masks) -> dict[str, str]:
+        """Return the labels of an answer."""
+        values = {key: first(label, masks) for key, label in self._variables.items()}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+class OpenWorld:
+    """Whatever cluster there may be."""
+
+    others: Sequence["OpenSubject"] = ()
+
+    def __init__(self, mentioned: Mentions) -> None:
+        plain = [glob for glob in (*mentioned.requested, *mentioned.models) if "*" not in glob]
+        globs = (*mentioned.requested, *mentioned.models, *mentioned.classes)
+        self.texts = Texts(globs, likely=(*plain, "some-model"))
+        self._requested: Variable[str] = Variable("model", self.texts.values)
+        self._fits: dict[str, Variable[str]] = {}
+        self._states = PoolStates()
+        self._pools: Variable[bool | None] = Variable("pools", _POOLS)
+        self.subjects = (OpenSubject(mentioned),)
+
+    def requested(self, glob: str) -> Held:
+        """Say when a glob fits the request's own word, or names of what it means."""
+        word = held(self._requested, Match(model=glob), _unmeant)
+        fits = self._fits.setdefault(glob, Variable(("fits", glob), _FITS))
+        return Held(some((word.true, atom(fits, 0b010))), some((word.true, atom(fits, 0b110))))
+
+    def pool(self, state: PoolState) -> Held:
+        """Say when pools are in a state; those of the request are as free as any other."""
+        if state.name is not None:
+            return self._states.of(state, (state.name,))
+        wanted = 1 << _POOLS.index(state.saturated)
+        return Held(atom(self._pools, wanted), atom(self._pools, wanted | 1))
+
+    def scene(self, subject: "OpenSubject", masks: Masks) -> Scene | None:
+        """Build a cluster around the subject."""
+        requested = first(self._requested, masks)
+        fits = self._settled(masks, requested)
+        meant = first(subject.means, masks)
+        model = subject.model(masks, self.texts, requested if meant else None, fits)
+        target = subject.target(masks, model.name) if model else None
+        if target is None or model is None:
+            return None
+        state = first(self._pools, masks)
+        others = self._others(requested, meant, fits, state is not None)
+        states = self._states.read(masks)
+        targets = [target]
+        if state is not None:
+            served = (*others, model)[0].name
+            targets.append(_helper(served))
+            concerned = targets if meant else targets[1:]
+            pools = {pool for each in concerned for pool in each.pools}
+            states = dict.fromkeys(pools, state) | states
+        known = {each.name: each for each in (model, *others)}
+        return Scene(Inventory(tuple(targets), known), 0, requested, states)
+
+    def _settled(self, masks: Masks, requested: str) -> Fits:
+        """Return how the globs fit the models meant, in an answer."""
+        may = {glob: masks.get(each, each.all) for glob, each in self._fits.items()}
+        return Fits(
+            no={glob for glob, mask in may.items() if mask & 0b011 == 0b001},
+            all={glob for glob, mask in may.items() if mask & 0b011 == 0b010}
+            - self.texts.fitting(requested),
+            some={glob for glob, mask in may.items() if mask == 0b100},
+        )
+
+    def _others(self, requested: str, meant: bool, fits: Fits, needed: bool) -> list[Model]:
+        """Return models that the request means as well: globs fit some of them or all."""
+
+        def called(name: str, globs: set[str]) -> Model:
+            texts = {self.texts.find((glob,), set(), rather=fits.no) for glob in globs}
+            return Model(ModelName(name), frozenset({requested, *texts}))
+
+        models = [called("another-model", fits.all | fits.some)] if fits.some else []
+        if not meant and (fits.all or fits.some or needed):
+            models.append(called("one-more-model", fits.all))
+        return models
+
+
+class OpenSubject:
+    """A target that may be anything."""
+
+    def __init__(self, mentioned: Mentions) -> None:
+        plain = [glob for glob in mentioned.backends if "*" not in glob]
+        globs = (*mentioned.backends, *mentioned.pools)
+        self._texts = Texts(globs, likely=("some-backend", *plain))
+        self._type: Variable[BackendType] = Variable("type", _TYPES)
+        self._provider: Variable[str] = Variable("provider", self._texts.values)
+        self.means: Variable[bool] = Variable("means", (True, False))
+        self._called, self._in_pools = Flags("called"), Flags("pool")
+        self._models, self._classes = Flags("model"), Flags("class")
+        self._labels = Choices("label", dict(mentioned.labels))
+        self._model_labels = Choices("model label", dict(mentioned.model_labels))
+
+    def part(
+        self,
+        backend: BackendSelector | None = None,
+        models: ModelSelector | None = None,
+        pools: tuple[str, ...] | None = None,
+    ) -> Formula:
+        """Say when all the given selectors take it."""
+        parts = []
+        if backend is not None:
+            parts += [self._of(backend), self._labels.of(backend.labels)]
+        if models is not None:
+            parts += [self._serves(models), self._model_labels.of(models.labels)]
+        if pools is not None:
+            parts.append(every((self._is(BackendType.LOCAL), some(map(self._in_pools.of, pools)))))
+        return every(parts)
+
+    def share(self, backend: str | None, model: str | None) -> Formula:
+        """Say when it is of a backend, or of a model, by exact name."""
+        # No name has a star in it, so one that has is nobody's.
+        given = [name for name in (backend, model) if name is not None]
+        if not given or any("*" in name for name in given):
+            return FALSE
+        parts = [self._named((backend,))] if backend is not None else []
+        return every((*parts, self._models.of(model)) if model is not None else parts)
+
+    def meant(self) -> Formula:
+        """Say when it serves a model that the request means."""
+        return Atom(self.means, 0b01)
+
+    def target(self, masks: Masks, model: ModelName) -> Target | None:
+        """Return the backend of an answer; `None`: no names are as they must be."""
+        labels = self._labels.read(masks)
+        if first(self._type, masks) is BackendType.PROVIDER:
+            name = first(self._provider, masks)
+            return Target(name, BackendType.PROVIDER, model, frozenset({name}), labels)
+        must, must_not = self._called.settled(masks)
+        in_pools, not_in_pools = self._in_pools.settled(masks)
+        pools = {self._texts.find((glob,), must_not | not_in_pools) for glob in in_pools}
+        names = {self._texts.find((glob,), must_not) for glob in must}
+        own = self._texts.find((), must_not)
+        if not own or "" in pools | names:
+            return None
+        called = frozenset({own, *names, *pools})
+        return Target(own, BackendType.LOCAL, model, called, labels, frozenset(pools))
+
+    def model(self, masks: Masks, texts: Texts, requested: str | None, fits: Fits) -> Model | None:
+        """Return the model of an answer; `requested` is one of its names where it is meant."""
+        names, not_names = self._models.settled(masks)
+        classes, not_classes = self._classes.settled(masks)
+        rather: set[str] = set() if requested is None else fits.no | fits.some
+        aliases = {texts.find((glob,), not_names, rather) for glob in names}
+        called = {texts.find((glob,), not_classes, rather) for glob in classes}
+        own = texts.find((), not_names, rather)
+        if requested is not None:
+            if not texts.fitting(requested) & not_names:
+                own = requested
+            elif not texts.fitting(requested) & not_classes:
+                called.add(requested)
+            else:
+                return None
+            called |= {texts.find((glob,), not_classes, rather) for glob in fits.all} - {""}
+            aliases |= {texts.find((glob,), not_names, rather) for glob in fits.all} - {""}
+        if not own or "" in aliases | called:
+            return None
+        labels = self._model_labels.read(masks)
+        return Model(ModelName(own), frozenset(aliases - {own}), frozenset(called), labels)
+
+    def _is(self, type_: BackendType) -> Formula:
+        return atom(self._type, 1 << _TYPES.index(type_))
+
+    def _of(self, selector: BackendSelector) -> Formula:
+        named = TRUE if selector.names is None else self._named(selector.names)
+        return every((TRUE if selector.type is None else self._is(selector.type), named))
+
+    def _named(self, globs: Sequence[str]) -> Formula:
+        """Say when a name of it fits: a provider has one, an engine several."""
+        fits = any_of(globs)
+        texts = enumerate(self._texts.values)
+        provider = atom(self._provider, sum(1 << n for n, text in texts if fits((text,))))
+        local = TRUE if "*" in globs else some(map(self._called.of, globs))
+        return some(
+            (
+                every((self._is(BackendType.PROVIDER), provider)),
+                every((self._is(BackendType.LOCAL), local)),
+            )
+        )
+
+    def _serves(self, selector: ModelSelector) -> Formula:
+        if selector.names is None and selector.classes is None:
+            return TRUE
+        names = selector.names or ()
+        known = TRUE if "*" in names else some(map(self._models.of, names))
+        return some((known, *map(self._classes.of, selector.classes or ())))
+
+
+def _unmeant(text: str) -> Asked:
+    return Asked(RequestFacts(model=text), {}, Meant())
+
+
+def _helper(model: ModelName) -> Target:
+    """Return an engine whose pool is in the state that an answer needs."""
+    pool = "another-pool"
+    names = frozenset({pool, "another-engine"})
+    return Target("another-engine", BackendType.LOCAL, model, names, {}, frozenset({pool}))
