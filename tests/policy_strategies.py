@@ -118,14 +118,14 @@ def scene(rng: Random, modes: Sequence[Mode] = (Mode.ENFORCE,)) -> Scene:
 def inventory(rng: Random) -> Inventory:
     """Draw a few engines and providers, each with one or two models; now and then none."""
     targets: list[Target] = []
-    for name in rng.sample(BACKENDS, rng.choice((0, 2, 3, 4, 5, 5))):
+    for name in rng.sample(BACKENDS, rng.choice((0, 3, 4, 5, 5, 5))):
         provider = name in PROVIDERS
         in_pools = frozenset() if provider else frozenset(_some(rng, POOLS))
         kind = BackendType.PROVIDER if provider else BackendType.LOCAL
         labels = rng.choice(LABELS)
         targets += (
             Target(name, kind, model.name, in_pools | {name}, labels, in_pools)
-            for model in rng.sample(MODELS, rng.choice((1, 2)))
+            for model in rng.sample(MODELS, rng.choice((1, 2, 3)))
         )
     return Inventory(
         tuple(targets), {m.name: m for m in MODELS if any(t.model == m.name for t in targets)}
@@ -226,8 +226,8 @@ def route(rng: Random) -> Route:
     """Draw a route."""
     return Route(
         consider=_maybe(rng, 0.3, lambda: _up_to(rng, (0, 1, 1, 2), consider)),
-        exclude=tuple(exclude(rng, f"x{n}") for n in range(rng.choice((0, 1, 1, 2, 3)))),
-        select=_up_to(rng, (0, 1, 2, 3), stage),
+        exclude=tuple(exclude(rng, f"x{n}") for n in range(rng.choice((0, 1, 1, 2)))),
+        select=_up_to(rng, (0, 1, 2, 2, 3), stage),
         on_empty=rng.choice(list(OnEmpty)),
         set=_maybe(rng, 0.3, lambda: SetFields(max_tokens=rng.choice((10, 20)))),
     )
@@ -253,7 +253,7 @@ def drop(rng: Random) -> Drop:
 def backend(rng: Random) -> BackendSelector:
     """Draw a selector of backends."""
     return BackendSelector(
-        type=_maybe(rng, 0.5, lambda: rng.choice(list(BackendType))),
+        type=_maybe(rng, 0.7, lambda: rng.choice(list(BackendType))),
         names=_maybe(rng, 0.3, lambda: _some(rng, BACKEND_GLOBS)),
         labels=_maybe(rng, 0.2, lambda: rng.choice(LABELS)),
     )
@@ -290,9 +290,9 @@ def stage(rng: Random) -> Stage:
     )()
     return Stage(
         type=_maybe(rng, 0.4, lambda: rng.choice(list(BackendType))),
-        names=_maybe(rng, 0.2, lambda: _some(rng, BACKEND_GLOBS)),
+        names=_maybe(rng, 0.1, lambda: _some(rng, BACKEND_GLOBS)),
         labels=_maybe(rng, 0.1, lambda: rng.choice(LABELS)),
-        models=_maybe(rng, 0.2, lambda: models(rng)),
+        models=_maybe(rng, 0.1, lambda: models(rng)),
         **way,
     )
 
@@ -310,7 +310,9 @@ def _maybe(rng: Random, chance: float, make: Callable[[], T]) -> T | None:
 
 
 def _some(rng: Random, of: Sequence[str], at_most: int = 2) -> tuple[str, ...]:
-    return tuple(rng.sample(of, min(len(of), rng.choice(range(at_most + 1)))))
+    """Draw some, now and then none: an empty list names nothing."""
+    count = rng.choice((0, *range(1, at_most + 1), *range(1, at_most + 1)))
+    return tuple(rng.sample(of, min(len(of), count)))
 
 
 def _up_to(rng: Random, counts: Sequence[int], make: Callable[[Random], T]) -> tuple[T, ...]:
