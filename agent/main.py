@@ -2,18 +2,16 @@
 
 import argparse
 import asyncio
-import json
 import os
 import secrets
-import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
-import uvloop
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -28,15 +26,14 @@ from agent.report import Reporter
 from agent.scrape import Pauses
 from agent.sequence import Place
 from agent.subscriber import Subscriber
-from lineside import launch, logs
+from lineside import launch, logs, process
 from lineside.clock import SystemClock
 from lineside.ids import NodeId
 from lineside.schema import split_address
 
 STOP_S = 5.0
-"""What the whole agent gets to end in after a signal; then it ends anyhow.
-
-An agent whose coordinator died in that moment was seen not to end; why is not known yet.
+"""What the whole agent gets to end in after a signal; then it ends anyhow. A thread that a
+checkpoint's disk holds up cannot be cancelled, and would keep the agent for as long as the disk.
 """
 
 CLOSE_S = 1.0
@@ -49,9 +46,7 @@ class _Stopped(Exception):
     """Ends the task group, and with it every task of the process."""
 
 
-async def run(
-    config: AgentConfig, stop: asyncio.Event, announce: Callable[[Mapping[str, str]], None]
-) -> None:
+async def run(config: AgentConfig, stop: asyncio.Event, announce: process.Announce) -> None:
     """Report until `stop` is set. The first part to fail stops the rest.
 
     Raises `OSError` where the listener's address cannot be had.
@@ -133,9 +128,12 @@ def _application(
 
 def _bind(address: str) -> socket.socket:
     host, port = split_address(address)
-    return socket.create_server(
-        (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-    )
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+    except OSError as error:
+        raise process.cannot_listen(address, error) from error
 
 
 def _address(listener: socket.socket, configured: str) -> str:
@@ -154,30 +152,6 @@ async def _serving(app: web.Application, listener: socket.socket) -> AsyncIterat
         listener.close()
 
 
-def _give_up() -> None:
-    """End at once: a part would not be cancelled. A checkpoint not yet written is lost."""
-    log.warning("did not stop in time", limit_s=STOP_S)
-    os._exit(3)
-
-
-async def _run_until_signalled(config: AgentConfig) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def end() -> None:
-        stop.set()
-        loop.call_later(STOP_S, _give_up)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
-
-    def announce(listening: Mapping[str, str]) -> None:
-        sys.stdout.write(json.dumps({"listening": listening}) + "\n")
-        sys.stdout.flush()
-
-    await run(config, stop, announce)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run an agent with these options."""
     parser = argparse.ArgumentParser(prog="lineside agent")
@@ -192,13 +166,7 @@ def start(arguments: argparse.Namespace) -> int:
         return config
     logs.setup(config.log_level)
     log.info("starting", config=config.masked())
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run_until_signalled(config))
-    except OSError as error:
-        sys.stderr.write(f"could not run: {error}\n")
-        return 3
-    return 0
+    return process.serve(partial(run, config), end_within_s=STOP_S)
 
 
 if __name__ == "__main__":

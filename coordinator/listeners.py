@@ -6,7 +6,6 @@ the admin listener has a loop to itself, and hands over to the main one what nee
 
 import asyncio
 import contextlib
-import errno
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,6 +14,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from lineside.process import cannot_listen
 from lineside.schema import split_address
 
 CLOSE_S = 1.0
@@ -45,7 +45,7 @@ async def serving(
         try:
             await web.TCPSite(runner, host or None, port).start()
         except OSError as error:
-            raise OSError(f"cannot listen on `{address}`: {_why(error)}") from error
+            raise cannot_listen(address, error) from error
         bound: int = runner.addresses[0][1]
         yield f"{address.rpartition(':')[0]}:{bound}"
     finally:
@@ -98,12 +98,6 @@ def handed_over(handler: Handler, main: asyncio.AbstractEventLoop) -> Handler:
 
 async def _awaited(answer: Awaitable[web.StreamResponse]) -> web.StreamResponse:
     return await answer
-
-
-def _why(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "another process does; name another port"
-    return (error.strerror or "no reason given").lower()
 
 
 def _http_logger() -> logging.Logger:

@@ -3,10 +3,8 @@
 import argparse
 import asyncio
 import gc
-import json
 import os
 import random
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import aiohttp
-import uvloop
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from coordinator import dispatch, ingest
@@ -41,11 +38,11 @@ from coordinator.predict import FixedRate
 from coordinator.readiness import Readiness
 from coordinator.recent import RecentWork
 from coordinator.records import Records
-from coordinator.store import SqliteStore, cluster_secret
+from coordinator.store import SqliteStore, StoreUnavailable, cluster_secret
 from coordinator.tagging import NoTags
 from coordinator.tokens import Tokens
 from coordinator.watch import WatchedService
-from lineside import launch, logs
+from lineside import launch, logs, process
 from lineside.clock import SystemClock
 from lineside.ids import EngineId
 
@@ -58,8 +55,6 @@ LEASE_SLACK_S = 60.0
 """A lease outlives the gateway's total timeout by this much, then expires by itself."""
 
 DRAIN_LOOK_S = 0.02
-
-Listening = dict[str, str]
 
 
 @dataclass(slots=True)
@@ -91,7 +86,7 @@ class Parts:
     lag: Lag
 
 
-async def run(config: Config, stop: asyncio.Event, announce: Callable[[Listening], None]) -> None:
+async def run(config: Config, stop: asyncio.Event, announce: process.Announce) -> None:
     """Serve until `stop` is set, then drain. The first part to fail stops the rest."""
     async with AsyncExitStack() as stack:
         parts = await _build(config, stack)
@@ -125,7 +120,10 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
     credentials = Credentials.of(config.engines)
     store = SqliteStore(config.store_path)
     stack.push_async_callback(store.close)
-    secret = await cluster_secret(store)
+    try:
+        secret = await cluster_secret(store)
+    except StoreUnavailable as error:
+        raise OSError(f"cannot use the store `{config.store_path}`: {error}") from error
     to_engines = await stack.enter_async_context(dispatch.session(credentials))
     probes = await stack.enter_async_context(
         aiohttp.ClientSession(middlewares=credentials.middlewares())
@@ -306,19 +304,6 @@ async def _until_idle(parts: Parts, limit_s: float) -> None:
         await clock.sleep(DRAIN_LOOK_S)
 
 
-async def _run_until_signalled(config: Config) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-
-    def announce(listening: Listening) -> None:
-        sys.stdout.write(json.dumps({"listening": listening}) + "\n")
-        sys.stdout.flush()
-
-    await run(config, stop, announce)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a coordinator with these options."""
     parser = argparse.ArgumentParser(prog="lineside coordinator")
@@ -333,13 +318,7 @@ def start(arguments: argparse.Namespace) -> int:
         return config
     logs.setup(config.log_level)
     log.info("starting", config=config.shown())
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run_until_signalled(config))
-    except OSError as error:
-        sys.stderr.write(f"could not run: {error}\n")
-        return 3
-    return 0
+    return process.serve(partial(run, config))
 
 
 if __name__ == "__main__":
