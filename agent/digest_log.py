@@ -100,11 +100,6 @@ class DigestLog:
             else:
                 self.held[key] = medium
 
-    @property
-    def dirty(self) -> bool:
-        """Whether something was recorded since the last flush."""
-        return bool(self._before)
-
     def flush(self) -> bool:
         """Close the window: put its net change into the ring. Return whether there was one."""
         added, removed = self._net_change()

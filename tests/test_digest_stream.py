@@ -104,7 +104,7 @@ class DigestStream(RuleBasedStateMachine):
     def remember(self) -> None:
         """Keep what each engine held at each number; a number must never mean two things."""
         for engine, log in self.logs.items():
-            if not log.dirty:
+            if not log._before:
                 at = (engine, log.generation, log.digest_seq)
                 assert self.history.setdefault(at, dict(log.held)) == log.held
 
