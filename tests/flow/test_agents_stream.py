@@ -2,179 +2,38 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
 
 import grpc
 import pytest
 
-from agent.assignment import Assigned, Scheme
+from agent.assignment import Scheme
 from agent.digest_log import DigestLog
-from agent.report import Reporter
-from agent.signals import Observed
-from coordinator.caches import Caches
-from coordinator.cluster import Cluster
-from coordinator.engines import Engine, EngineView, ServedModel
 from coordinator.feed import Phase
-from coordinator.ingest import AgentsServicer, serving
-from coordinator.numbering import Numbering
-from coordinator.store import SqliteStore
-from lineside.clock import SystemClock
 from lineside.digest import DeltaPacker, encode_snapshot
-from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, ModelName, NodeId
+from lineside.ids import BlockKey, EngineId
 from lineside.signals import Events, Gpu, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
 from lineside.v1 import agents_pb2_grpc as rpc
+from tests.streams import (
+    CLOCK,
+    NODE,
+    SECRET,
+    TOKEN,
+    A,
+    B,
+    Coordinator,
+    FakeHub,
+    agent,
+    chain,
+    engine,
+    gpu,
+    until,
+)
 
 pytestmark = pytest.mark.flow
-
-TOKEN = "t0ken"
-SECRET = b"secret of the cluster"
-NODE = NodeId("n1")
-GROUP = GroupId("weights")
-A, B = EngineId("10.0.0.1:8000"), EngineId("10.0.0.2:8000")
-CLOCK = SystemClock()
-T = TypeVar("T")
-STATUS = Status(Events.LIVE, block_size=16, blocks=7, batches=3)
-
-
-def engine(name: EngineId, stride: int = 1) -> Engine:
-    return Engine(
-        id=name,
-        base_url=f"http://{name}",
-        endpoint=name,
-        group=GROUP,
-        models=(ServedModel(ModelName("m")),),
-        node=NODE,
-        events=f"tcp://{name}",
-        stride=stride,
-    )
-
-
-def chain(length: int, start: int = 1) -> list[BlockKey]:
-    return [BlockKey(number) for number in range(start, start + length)]
-
-
-def gpu(keys: list[BlockKey]) -> dict[BlockKey, Medium | None]:
-    return dict.fromkeys(keys, Medium.GPU)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - what is awaited is not ours
-            await asyncio.sleep(0.005)
-
-
-@dataclass
-class FakeHub:
-    """The rest of an agent: a log per assigned engine, and what the test puts in."""
-
-    logs: dict[EngineId, DigestLog] = field(default_factory=dict)
-    schemes: list[Scheme] = field(default_factory=list)
-    words: list[Assigned] = field(default_factory=list)
-    released: list[str] = field(default_factory=list)
-    vouches: list[tuple[EngineId, Generation]] = field(default_factory=list)
-    load: Observed[Load] | None = None
-    node_gpus: Observed[NodeGpus] | None = None
-    events: list[asyncio.Event] = field(default_factory=list)
-
-    def adopt(self, scheme: Scheme, assigned: Assigned) -> None:
-        self.schemes.append(scheme)
-        self.words.append(assigned)
-        before, self.logs = self.logs, {}
-        for each in assigned.engines:
-            log = before.get(each.id)
-            if log is None or log.stride != each.stride:
-                log = DigestLog(each.id, each.stride, ring_keys=2000)
-            self.logs[each.id] = log
-
-    def release(self, coordinator: str) -> None:
-        self.released.append(coordinator)
-
-    def vouched(self, engine: EngineId, generation: Generation) -> None:
-        self.vouches.append((engine, generation))
-
-    def log(self, engine: EngineId) -> DigestLog | None:
-        return self.logs.get(engine)
-
-    def statuses(self) -> dict[EngineId, Observed[Status]]:
-        return {name: self.observed(STATUS) for name in self.logs}
-
-    def loads(self) -> dict[EngineId, Observed[Load]]:
-        return {name: self.load for name in self.logs if self.load}
-
-    def gpus(self) -> Observed[NodeGpus] | None:
-        return self.node_gpus
-
-    def subscribe(self) -> asyncio.Event:
-        self.events.append(asyncio.Event())
-        return self.events[-1]
-
-    def observed(self, value: T) -> Observed[T]:
-        return Observed(value, CLOCK.monotonic(), CLOCK.unix())
-
-    def change(self, engine: EngineId, changes: dict[BlockKey, Medium | None]) -> None:
-        self.logs[engine].record(changes)
-        self.logs[engine].flush()
-        self.announce()
-
-    def announce(self) -> None:
-        for event in self.events:
-            event.set()
-
-
-@dataclass
-class Coordinator:
-    """The coordinator's write path, without discovery and doors."""
-
-    cluster: Cluster = field(default_factory=Cluster)
-    caches: Caches = field(default_factory=Caches)
-    address: str = "127.0.0.1:0"
-    store: str = ":memory:"
-    servicer: AgentsServicer = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.numbering = Numbering(SqliteStore(self.store), self.cluster)
-        self.servicer = AgentsServicer(
-            self.cluster, self.caches, SECRET, CLOCK, "c1", TOKEN, self.numbering
-        )
-
-    def assign(self, *engines: Engine) -> None:
-        self.cluster.assign(engines)
-        self.caches.assign({each.id: each.group for each in engines})
-
-    @asynccontextmanager
-    async def up(self, *, writing: bool = True) -> AsyncIterator["Coordinator"]:
-        """Serve on the same address each time, as a restarted process would."""
-        await self.numbering.follow()
-        writer = asyncio.create_task(self.servicer.run()) if writing else None
-        try:
-            async with serving(self.servicer, self.address) as self.address:
-                yield self
-        finally:
-            if writer:
-                writer.cancel()
-                await asyncio.gather(writer, return_exceptions=True)
-
-    def view(self, engine: EngineId) -> EngineView:
-        views = self.cluster.snapshot(CLOCK.monotonic()).engines
-        return next(view for view in views if view.engine.id == engine)
-
-    def units(self, keys: list[BlockKey]) -> dict[EngineId, tuple[int, int, int]]:
-        return self.caches.overlap(GROUP, keys)
-
-
-@asynccontextmanager
-async def agent(hub: FakeHub, address: str, token: str = TOKEN) -> AsyncIterator[Reporter]:
-    reporter = Reporter(address, NODE, "life", token, hub, CLOCK)
-    running = asyncio.create_task(reporter.run())
-    try:
-        yield reporter
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_holdings_and_signals_arrive() -> None:

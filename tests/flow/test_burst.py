@@ -17,8 +17,8 @@ from lineside.clock import SystemClock
 from lineside.ids import EngineId, NodeId
 from lineside.signals import Load
 from tests import simulated
-from tests.flow.test_agents_stream import FakeHub
 from tests.gateways import Running, coordinator, until
+from tests.streams import FakeHub
 
 pytestmark = pytest.mark.flow
 

@@ -15,7 +15,7 @@ from agent.report import Reporter
 from coordinator.cap import QUIET_S, IndexCap, State
 from lineside.hashing import strided
 from lineside.ids import BlockKey, EngineId, Medium, NodeId
-from tests.flow.test_agents_stream import (
+from tests.streams import (
     CLOCK,
     GROUP,
     TOKEN,
@@ -27,7 +27,7 @@ from tests.flow.test_agents_stream import (
     gpu,
     until,
 )
-from tests.flow.test_agents_stream import chain as numbered
+from tests.streams import chain as numbered
 
 pytestmark = pytest.mark.flow
 
