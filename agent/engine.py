@@ -118,7 +118,7 @@ class Worker:
         self._process_start_s: float | None = None
         self._heard = False
         self._begun = False  # has been where the engine is
-        self._asleep = False
+        self._emptied = False
         self._turn_at = clock.monotonic()
 
     @property
@@ -286,11 +286,11 @@ class Worker:
             if self._silence.tokens and not was_silent:
                 # It got no number, so no replay brings it: what was removed is not known either.
                 self._doubt(_silent(self._silence.tokens))
-        if load.asleep and not self._asleep:  # its clear event comes with the step after it wakes
+        if load.emptied and not self._emptied:  # the clear event comes once it is awake
             self._holdings.empty()
             _log.info("a new generation", engine=self.engine.id, reason="the engine sleeps")
             self._changed()
-        self._asleep = bool(load.asleep)
+        self._emptied = bool(load.emptied)
         if load.process_start_s is not None:
             before, self._process_start_s = self._process_start_s, load.process_start_s
             if self._source and before not in (None, load.process_start_s):

@@ -79,6 +79,7 @@ _MOST = {"waiting": 2**32 - 1, "running": 2**32 - 1, "kv_cache_usage": 1}
 
 _CONFIG = "vllm:cache_config_info"
 _SLEEP = "vllm:engine_sleep_state"
+_GIVEN_BACK = "of " + _SLEEP
 _START = b"process_start_time_seconds"
 
 _SAMPLE = re.compile(rb'((?:[^"}]|"(?:[^"\\]|\\.)*")*)\}\s*(\S+)')
@@ -133,8 +134,7 @@ def _samples(body: bytes, wanted: set[bytes]) -> tuple[_Page, float | None]:
             if name == config:
                 _config(series, labels)
             elif name == sleep:
-                if b'sleep_state="awake"' not in labels:
-                    series[_SLEEP] = max(series.get(_SLEEP, 0), _number([value]) or 0)
+                _sleep(series, labels, _number([value]))
             else:
                 _keep(series, name.decode(), _number([value]))
     return page, start
@@ -152,6 +152,17 @@ def _number(words: list[bytes]) -> float | None:
 def _keep(series: dict[str, _Number], name: str, value: _Number | None) -> None:
     if value is not None:
         series.setdefault(name, value)
+
+
+def _sleep(series: dict[str, _Number], labels: bytes, value: _Number | None) -> None:
+    """Note whether the engine sleeps, and whether deep enough to have lost its cache.
+
+    At level 0 it is only paused: not awake, and nothing is offloaded or discarded.
+    """
+    awake = b'sleep_state="awake"' in labels
+    given_back = 0 if awake or not value else 1
+    series[_SLEEP] = max(series.get(_SLEEP, 0), int(value == 0) if awake else given_back)
+    series[_GIVEN_BACK] = max(series.get(_GIVEN_BACK, 0), given_back)
 
 
 def _config(series: dict[str, _Number], labels: bytes) -> None:
@@ -197,6 +208,7 @@ def _load(
         process_start_s=start,
         prefills=_whole(values["prefills"]),
         asleep=None if asleep is None else asleep > 0,
+        emptied=None if asleep is None else series[_GIVEN_BACK] > 0,
         missing=tuple(missing),
     )
 

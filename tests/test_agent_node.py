@@ -407,14 +407,14 @@ PAGE = """vllm:num_requests_running{{engine="0"}} {running}
 vllm:prompt_tokens_total{{engine="0"}} {prompt}
 vllm:prefix_cache_hits_total{{engine="0"}} {hits}
 vllm:time_to_first_token_seconds_count{{engine="0"}} {prefills}
+vllm:engine_sleep_state{{engine="0",sleep_state="awake"}} {awake}
 vllm:engine_sleep_state{{engine="0",sleep_state="weights_offloaded"}} {asleep}
 """
 
 
-def page(
-    running: int = 0, prompt: int = 0, hits: int = 0, prefills: int = 0, asleep: int = 0
-) -> str:
-    return PAGE.format(running=running, prompt=prompt, hits=hits, prefills=prefills, asleep=asleep)
+def page(**values: int) -> str:
+    names = ("running", "prompt", "hits", "prefills", "asleep")
+    return PAGE.format(**{**dict.fromkeys(names, 0), "awake": 1, **values})
 
 
 async def test_a_load_is_kept_with_the_time_the_page_was_asked_for() -> None:
@@ -462,12 +462,22 @@ async def test_an_engine_that_falls_asleep_holds_nothing() -> None:
         await bench.assign(engine())
         await bench.feed(batch(stored()))
         before = bench.generation()
-        bench.saw(page(asleep=1))
+        bench.saw(page(awake=0, asleep=1))
         assert bench.held() == {}
         emptied = bench.generation()
         assert emptied != before
-        bench.saw(page(asleep=1))
+        bench.saw(page(awake=0, asleep=1))
         assert bench.generation() == emptied
+
+
+async def test_an_engine_that_is_only_paused_keeps_what_it_holds() -> None:
+    async with running() as bench:
+        await bench.assign(engine())
+        await bench.feed(batch(stored()))
+        before, held = bench.generation(), bench.held()
+        bench.saw(page(awake=0))
+        assert bench.node.loads()[A].value.asleep is True
+        assert (bench.generation(), bench.held()) == (before, held)
 
 
 async def test_an_engine_that_computes_and_says_nothing_is_an_alarm() -> None:

@@ -1,5 +1,6 @@
 """vLLM's /metrics to loads: real pages, older names, and pages that are wrong."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ UNDER_LOAD = Load(
     process_start_s=1796029139.22,
     prefills=36,
     asleep=False,
+    emptied=False,
 )
 
 
@@ -135,7 +137,19 @@ def test_blocks_not_known_yet_are_missing() -> None:
     assert "vllm:cache_config_info" in load.missing
 
 
-def test_a_sleeping_engine_is_seen() -> None:
-    state = 'sleep_state="weights_offloaded"}'
-    text = page("idle").decode().replace(f"{state} 0.0", f"{state} 1.0")
-    assert one(text).asleep is True
+@pytest.mark.parametrize(
+    ("states", "asleep", "emptied"),
+    [
+        pytest.param({}, False, False, id="awake"),
+        pytest.param({"awake": 0}, True, False, id="only paused"),
+        pytest.param({"awake": 0, "weights_offloaded": 1}, True, True, id="asleep"),
+        pytest.param({"awake": 0, "discard_all": 1}, True, True, id="deeply asleep"),
+        pytest.param({"weights_offloaded": 1}, True, True, id="an older release"),
+    ],
+)
+def test_a_sleeping_engine_is_seen(states: dict[str, int], asleep: bool, emptied: bool) -> None:
+    text = page("idle").decode()
+    for state, value in states.items():
+        text = re.sub(rf'(sleep_state="{state}"\}}) \S+', rf"\1 {value}", text)
+    load = one(text)
+    assert (load.asleep, load.emptied) == (asleep, emptied)

@@ -55,7 +55,9 @@ class Load:
     prefills: int | None = None
     """Requests whose prompt has been computed; stays on the agent."""
     asleep: bool | None = None
-    """The engine gave its memory back, and with it its cache."""
+    """The engine computes nothing until it is woken."""
+    emptied: bool | None = None
+    """It gave its memory back as well, and with it its cache; stays on the agent."""
     missing: tuple[str, ...] = ()
     """Series that this engine's version should have and has not, by their newest name."""
 
