@@ -7,20 +7,13 @@ calls become objects, unknown keys of tools go. Every difference here would be a
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
 from typing import Any
 
 from coordinator.canonical import is_media
+from coordinator.content_format import ContentFormat
 
 CUT = f"\ue000{secrets.token_hex(16)}\ue000"
 """Stands where the first media part would; what follows is not routed by. No client can type it."""
-
-
-class ContentFormat(Enum):
-    """What a template takes as a message's content."""
-
-    STRING = "string"
-    PARTS = "parts"
 
 
 def conversation(
@@ -97,8 +90,19 @@ def _parts(content: Any, role: str) -> Iterator[dict[str, Any]]:
             if role == "system" and kind == "text":
                 text = _without_attribution(text)
             if text is not None:
-                yield {"type": "text", "text": text}
+                more = {} if isinstance(part, str) else part
+                extra = {key: value for key, value in more.items() if key not in _PART_KEYS}
+                yield {"type": "text", "text": text, **extra}
 
+
+_PART_KEYS = frozenset(
+    {
+        *("type", "text", "refusal", "thinking", "name", "uuid", "closed", "data", "file"),
+        *("prompt_cache_breakpoint", "input_audio", "audio_url", "audio_embeds"),
+        *("image_url", "image_pil", "image_embeds", "video_url", "video_embeds"),
+    }
+)
+"""A part's own keys; the engine hands all others to the template, such as `cache_control`."""
 
 _TEXT_KEYS = {"refusal": "refusal", "thinking": "thinking"}
 _ATTRIBUTION = "x-anthropic-billing-header"

@@ -19,7 +19,8 @@ from coordinator.canonical import Api, Canonical
 from coordinator.engine_tokenize import EngineTokenize, Failure
 from coordinator.engines import Engine
 from coordinator.probes import probes
-from coordinator.rendering import MAX_TEXT_CHARS, NotRendered
+from coordinator.rendering import NotRendered
+from coordinator.sandbox import MAX_TEXT_CHARS
 from coordinator.tokenizer import Tokenizer, Unloadable
 from lineside import logs
 from lineside.clock import Clock

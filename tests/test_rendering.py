@@ -1,6 +1,7 @@
 """Chats become the text that the engine renders: its captures are the truth."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import jinja2
 import pytest
 
 from coordinator.canonical import Api, Canonical, parse
-from coordinator.conversation import CUT, ContentFormat
+from coordinator.content_format import ContentFormat
+from coordinator.conversation import CUT
 from coordinator.rendering import ChatTemplate, NotRendered, Reason
 
 PARTS = (
@@ -60,6 +62,12 @@ def reason(source: ChatTemplate, canonical: Canonical) -> Reason:
         pytest.param(PARTS, "a", "[user:(a)]>", id="a string becomes a part"),
         pytest.param(STRING, [text("a"), "", "b"], "[user:a\nb]>", id="parts are joined by lines"),
         pytest.param(PARTS, [text("a"), "b"], "[user:(a)(b)]>", id="parts stay parts"),
+        pytest.param(
+            PARTS.replace("part.text", "part | tojson"),
+            [text("a") | {"cache_control": {"type": "ephemeral"}, "name": "n"}],
+            '[user:({"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}})]>',
+            id="a part keeps keys that are none of its own",
+        ),
         pytest.param(STRING, None, "[user:]>", id="no content is empty"),
         pytest.param(
             STRING,
@@ -281,6 +289,26 @@ def test_whitespace_loops_and_marks_are_those_of_the_engine() -> None:
             "x", {"continue_final_message": True}, Reason.REFUSED, id="left open, yet a new turn"
         ),
         pytest.param(
+            "{{ messages[0].role }}",
+            {"continue_final_message": True, "add_generation_prompt": False},
+            Reason.REFUSED,
+            id="left open, and the template has no content",
+        ),
+        pytest.param(
+            "{{ messages[0].content[1:] }}",
+            {"continue_final_message": True, "add_generation_prompt": False},
+            Reason.REFUSED,
+            id="left open, and the template drops a part of it",
+        ),
+        pytest.param(
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+            {},
+            Reason.REFUSED,
+            id="a macro that calls itself",
+        ),
+        pytest.param("{{ 'x' * 99999999 }}", {}, Reason.TOO_LARGE, id="a text multiplied"),
+        pytest.param("{{ 9 ** 999999999 }}", {}, Reason.TOO_LARGE, id="a power"),
+        pytest.param(
             "{% for i in range(90000) %}{{ 'x' * 999 }}{% endfor %}",
             {},
             Reason.TOO_LARGE,
@@ -294,10 +322,21 @@ def test_what_cannot_be_rendered_says_why(
     assert reason(template(source), chat(user("q"), **fields)) is expected
 
 
-def test_a_template_that_runs_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.rendering.MAX_RENDER_S", -1.0)
+def test_a_template_that_runs_too_long_is_stopped() -> None:
     slow = template("{% for i in range(9000) %}x{% endfor %}")
-    assert reason(slow, chat(user("q"))) is Reason.TOO_SLOW
+    with pytest.raises(NotRendered) as raised:
+        slow.render(chat(user("q")), seconds=-1.0)
+    assert raised.value.reason is Reason.TOO_SLOW
+
+
+def test_a_chat_cannot_keep_a_template_busy() -> None:
+    pairs = template("{% for a in messages %}{% for b in messages %}{% endfor %}{% endfor %}")
+    many = chat(*(user("q") for _ in range(20_000)))
+    began = time.monotonic()
+    with pytest.raises(NotRendered) as raised:
+        pairs.render(many, seconds=0.05)
+    assert raised.value.reason is Reason.TOO_SLOW
+    assert time.monotonic() - began < 5.0, "400 million passes would take a minute"
 
 
 def test_a_model_without_template_has_no_chats() -> None:
