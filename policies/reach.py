@@ -23,12 +23,16 @@ from policies.worlds import Subject, World
 class Way:
     """One rule by which a subject could get a request, and all that must be so for it."""
 
+    number: int
+    """The rule's, in order; the default route comes after all."""
     source: Source
     formulas: tuple[Formula, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class RuleFormulas:
+    """A rule, and when it matches."""
+
     compiled: CompiledRule
     matched: Formula
     guards: tuple[tuple[CompiledDrop, Formula], ...]
@@ -40,12 +44,12 @@ class Ways:
 
     def __init__(self, rules: Sequence[CompiledRule], request: Request, world: World[Any]) -> None:
         self._world = world
-        self._rules = [_with_formulas(rule, request) for rule in rules]
-        self._guards = [guard for rule in self._rules for guard in rule.guards]
+        self.rules = [_with_formulas(rule, request) for rule in rules]
+        self._guards = [guard for rule in self.rules for guard in rule.guards]
 
     def common(self, subject: Subject) -> list[Formula]:
         """Return what must be so on every way: nothing rejects, no guard forbids the subject."""
-        rejects = [each for each in self._rules if each.compiled.rule.reject is not None]
+        rejects = [each for each in self.rules if each.compiled.rule.reject is not None]
         forbids = [
             every((in_force, covers(subject, guard.drop)))
             for guard, in_force in self._guards
@@ -56,14 +60,14 @@ class Ways:
     def to(self, subject: Subject) -> Iterator[Way]:
         """Yield every rule that could send a request to the subject, the default route last."""
         before: list[Formula] = []
-        carried: list[_Rule] = []
-        for rule in self._rules:
+        carried: list[RuleFormulas] = []
+        for number, rule in enumerate(self.rules):
             route = rule.compiled.rule.route
             if route is None or rule.compiled.rule.reject is not None:
                 continue
             kept = _kept(subject, rule.compiled)
             taken = every((considered(subject, route), staged(subject, route)))
-            yield Way(rule.compiled.source, (*before, rule.matched, kept, taken))
+            yield Way(number, rule.compiled.source, (*before, rule.matched, kept, taken))
             goes_by = negation(rule.matched)
             if rule.compiled.goes_on:
                 carried.append(rule)
@@ -71,10 +75,10 @@ class Ways:
                 goes_by = some((goes_by, every((kept, negation(taken), *empty))))
             before.append(goes_by)
         local = subject.part(backend=BackendSelector(type=BackendType.LOCAL))
-        yield Way(DEFAULT, (*before, local, subject.meant()))
+        yield Way(len(self.rules), DEFAULT, (*before, local, subject.meant()))
 
     def _emptied(
-        self, rule: CompiledRule, route: Route, carried: Sequence[_Rule]
+        self, rule: CompiledRule, route: Route, carried: Sequence[RuleFormulas]
     ) -> Iterator[Formula]:
         """Say for each target that is there when a rule is left without it."""
         drops = [guard for guard in self._guards if is_possible(guard[0].drop)]
@@ -150,13 +154,13 @@ def _kept(subject: Subject, rule: CompiledRule) -> Formula:
     return every(negation(covers(subject, drop)) for drop in excludes)
 
 
-def _with_formulas(rule: CompiledRule, request: Request) -> _Rule:
+def _with_formulas(rule: CompiledRule, request: Request) -> RuleFormulas:
     matches = rule.rule.matches
     matched = TRUE if matches is None else some(request.holds(each).true for each in matches)
     excludes = rule.rule.route.exclude if rule.rule.route else ()
     conditions = [each.if_ for each in excludes if each.if_ is not None]
     guards = zip(rule.guards, conditions, strict=True)
-    return _Rule(
+    return RuleFormulas(
         rule,
         matched,
         tuple((guard, every((matched, request.holds(if_).not_false))) for guard, if_ in guards),

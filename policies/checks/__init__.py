@@ -1,0 +1,1 @@
+"""What `lint` looks for, one module for each part of a document."""
