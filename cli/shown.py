@@ -45,8 +45,13 @@ def text(value: object) -> str:
     """Return a name or a sentence, safe to print."""
     if value is None or value == "":
         return "-"
-    line = "".join(c if c.isprintable() else "?" for c in str(value))
+    line = printable(str(value))
     return line if len(line) <= TEXT_CHARS else line[: TEXT_CHARS - 1] + "…"
+
+
+def printable(line: str) -> str:
+    """Return a text without what a terminal would take as a command."""
+    return "".join(c if c.isprintable() else "?" for c in line)
 
 
 def number(value: Any) -> str:

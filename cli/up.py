@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from rich.table import Table
 
 from cli.children import first_failure, keep
 from cli.commands import Subcommands
+from cli.examination import WRONG, examine, shown
 from cli.shown import Out
 from cli.stack import Stack, running
 
@@ -53,7 +54,7 @@ def add_to(commands: Subcommands) -> None:
         "--engine",
         action="append",
         required=True,
-        type=_engine,
+        type=engine_argument,
         metavar="URL[,...]",
         help="an engine; again for each one",
     )
@@ -89,7 +90,8 @@ def add_to(commands: Subcommands) -> None:
     command.set_defaults(run=lambda arguments: asyncio.run(_up(arguments)))
 
 
-def _engine(text: str) -> dict[str, Any]:
+def engine_argument(text: str) -> dict[str, Any]:
+    """Read an `--engine`, for argparse."""
     try:
         return parse_engine(text)
     except BadEngine as error:
@@ -193,7 +195,7 @@ async def _up(arguments: argparse.Namespace) -> int:
                     (stack.agent, "requests go on by what is known, after 10 s by load alone"),
                 )
             ),
-            tasks.create_task(_tell(stack, len(arguments.engine), arguments.json), name="tell"),
+            tasks.create_task(_tell(stack, arguments.engine, arguments.json), name="tell"),
         ]
         await stop.wait()
         for part in parts:
@@ -206,15 +208,22 @@ def _say(text: str) -> None:
     Out(stderr=True, markup=False, highlight=False).print(f"lineside: {text}", soft_wrap=True)
 
 
-async def _tell(stack: Stack, count: int, as_json: bool) -> None:
+async def _tell(stack: Stack, specs: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    """Say what is there, and what the engines lack, once they were looked at."""
     async with aiohttp.ClientSession() as session:
-        engines = await stack.wait_fresh(session, count, FIRST_LOOK_S)
+        engines, reports = await asyncio.gather(
+            stack.wait_fresh(session, len(specs), FIRST_LOOK_S), examine(specs)
+        )
     if as_json:
         where = {**stack.coordinator.listening, "agent": stack.agent.listening.get("metrics")}
-        print(json.dumps({"listening": where, "engines": engines}), flush=True)
+        checks = {report.url: report.to_json()["checks"] for report in reports}
+        print(json.dumps({"listening": where, "engines": engines, "checks": checks}), flush=True)
         return
-    console = Out(highlight=False)
+    console = Out(markup=False, highlight=False)
     console.print(_table(engines))
+    if any(check.level in WRONG for report in reports for check in report.checks):
+        console.print("\nwhat to know of the engines, and what to add to their command lines:")
+        console.print(shown(reports, WRONG), soft_wrap=True)
     console.print(
         f"\ngateway  {stack.http}/v1\ndebug    {stack.admin}/debug/engines\nCtrl-C ends it\n",
         soft_wrap=True,

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from simulate.core import Limits, Speeds
 from simulate.publisher import Addresses
+from simulate.replies import VERSION
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -43,6 +44,21 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     byte_hashes: Annotated[
         bool, Meta(description="publish 32-byte block hashes, not 64-bit integers")
     ] = False
+
+    no_kv_events: Annotated[bool, Meta(description="publish no KV events")] = False
+    no_prefix_caching: Annotated[
+        bool, Meta(description="compute every prompt anew, and announce nothing")
+    ] = False
+    no_prompt_tokens_details: Annotated[
+        bool, Meta(description="say nothing of cached tokens in answers")
+    ] = False
+    release: Annotated[
+        str,
+        Meta(
+            pattern=r"^\d+\.\d+\.\d+\Z",
+            description="vLLM release to be; those before 0.31 do not say where they publish",
+        ),
+    ] = VERSION
 
     model_name: Annotated[str, Meta(min_length=1, description="the model")] = "tiny-qwen3"
     served_model_name: Annotated[
@@ -113,6 +129,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             self.max_num_batched_tokens,
             self.sliding_window,
             self.offload_blocks,
+            not self.no_prefix_caching,
         )
 
     def speeds(self) -> Speeds:
@@ -124,6 +141,17 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             self.decode_s_per_sequence,
             self.decode_s_per_context_token,
         )
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Major and minor release."""
+        major, minor, _ = self.release.split(".")
+        return int(major), int(minor)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether there are KV events."""
+        return not (self.no_kv_events or self.no_prefix_caching)
 
     def addresses(self, rank: int) -> Addresses:
         """Return where a rank publishes: each next one on the next port, where ports are given.

@@ -32,6 +32,8 @@ class Limits:
     """Tokens that half of the layers look back on; 0: all layers look back on everything."""
     offload_blocks: int = 0
     """Blocks that CPU memory has room for."""
+    prefix_caching: bool = True
+    """Use again what is in blocks; an engine that does not announces nothing either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,9 @@ class Core:
         chunks = []
         while self._waiting and budget and len(self._running) < self.limits.max_num_seqs:
             request = self._waiting[0]
-            hits = self.cache.find(request.held, len(request.tokens))
+            hits = NO_HITS
+            if self.limits.prefix_caching:
+                hits = self.cache.find(request.held, len(request.tokens))
             request.computed = (hits.depth + hits.loaded) * self.limits.block_size
             tokens = min(len(request.tokens) - request.computed, budget)
             if not self._allocate(request, tokens, hits):
@@ -268,6 +272,8 @@ class Core:
             return
         size = self.limits.block_size
         request.cached_tokens = request.computed
+        if not self.limits.prefix_caching:
+            return
         self.totals.prefix_queries += len(request.prompt)
         self.totals.prefix_hits += hits.depth * size
         if self.limits.offload_blocks:

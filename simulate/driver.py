@@ -13,7 +13,7 @@ from lineside.clock import Clock
 from simulate.core import Core, Emission, Outcome, Request, Step
 from simulate.faults import Faults, Freeze, Slow
 from simulate.metrics import RankMetrics
-from simulate.publisher import Publisher
+from simulate.publisher import NoPublisher, Publisher
 
 MAX_LAG_S = 0.02
 """How far steps may run late before the lost time is given up rather than caught up."""
@@ -102,7 +102,7 @@ class Driver:
     def __init__(
         self,
         core: Core,
-        publisher: Publisher,
+        publisher: Publisher | NoPublisher,
         metrics: RankMetrics,
         faults: Faults,
         clock: Clock,

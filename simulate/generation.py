@@ -17,6 +17,9 @@ from simulate.replies import Choice, Envelope, JsonObject, Usage
 from simulate.requests import Chat, Completion, Refused, StreamOptions, Tokenize
 from simulate.tokens import BadTemplate, Storyteller, Tokenizer
 
+REPORTS_HITS_SINCE = (0, 26)
+"""The first release that knows `kv_cache_report_mode`; others ignore it."""
+
 COMPLETION_MAX_TOKENS = 16
 """Of a completion that sets none; a chat's is a setting."""
 
@@ -31,6 +34,8 @@ class Asked:
     requests: list[Request]
     block_size: int
     pieces: Mapping[int, str]
+    with_details: bool = True
+    """Say how much of the prompt was cached."""
 
     @property
     def chat(self) -> bool:
@@ -51,6 +56,7 @@ class Asked:
             created=max(0, prompt // self.block_size * self.block_size - cached)
             if self.chat
             else None,
+            with_details=self.with_details,
         )
 
     def reply(self, answers: Sequence[list[int]]) -> JsonObject:
@@ -174,6 +180,7 @@ class Generation:
             ],
             self._config.block_size,
             self._storyteller.pieces,
+            with_details=not self._config.no_prompt_tokens_details,
         )
 
     def _request(
@@ -197,5 +204,5 @@ class Generation:
             finish_reason="stop" if stops else "length",
             scope=Scope(self._loras.get(body.model or ""), body.cache_salt),
             session_id=session,
-            report_hits=body.report_hits,
+            report_hits=body.report_hits and self._config.version >= REPORTS_HITS_SINCE,
         )

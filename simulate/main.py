@@ -26,7 +26,7 @@ from simulate.faults import Faults
 from simulate.generation import Generation
 from simulate.listener import Listener
 from simulate.metrics import Metrics
-from simulate.publisher import CannotBind, Publisher
+from simulate.publisher import CannotBind, NoPublisher, Publisher
 from simulate.ranks import Ranks
 from simulate.server import Server
 from simulate.tokens import Storyteller, Tokenizer
@@ -90,7 +90,9 @@ async def serve(config: Config) -> None:
         await _run(config, server.app(), ranks, faults, clock, stop)
 
 
-def _publisher(config: Config, rank: int, faults: Faults, clock: Clock) -> Publisher:
+def _publisher(config: Config, rank: int, faults: Faults, clock: Clock) -> Publisher | NoPublisher:
+    if not config.publishes:
+        return NoPublisher()
     return Publisher(
         config.addresses(rank),
         topic=config.kv_topic,

@@ -154,7 +154,7 @@ class Metrics:
         """Write what never changes: the configuration of the cache."""
         config = {
             "block_size": str(limits.block_size),
-            "enable_prefix_caching": "True",
+            "enable_prefix_caching": str(limits.prefix_caching),
             "kv_cache_size_tokens": str(limits.blocks * limits.block_size),
             "num_gpu_blocks": str(limits.blocks),
             "num_gpu_blocks_override": str(limits.blocks),

@@ -147,6 +147,24 @@ class Publisher:
         self._context.term()
 
 
+class NoPublisher:
+    """Stands in for the publisher of an engine whose events are off: no socket, no word."""
+
+    endpoint = replay_endpoint = ""
+
+    def publish(self, ts: float, events: Sequence[KvEvent]) -> None:
+        """Send nothing."""
+
+    def restart(self) -> None:
+        """Forget nothing."""
+
+    async def serve(self) -> None:
+        """Answer nobody."""
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
 def _number(seq: int) -> bytes:
     return seq.to_bytes(8, "big")
 

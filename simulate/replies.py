@@ -39,6 +39,8 @@ class Usage:
     completion: int
     cached: int
     created: int | None
+    with_details: bool = True
+    """Without: as of an engine that was started without `--enable-prompt-tokens-details`."""
 
     def counts(self) -> JsonObject:
         """Return the counts alone."""
@@ -54,12 +56,16 @@ class Usage:
         details = {"cached_tokens": self.cached, "created_cache_tokens": self.created}
         return {
             **self.counts(),
-            "prompt_tokens_details": {**details, "multimodal_tokens": None},
+            "prompt_tokens_details": {**details, "multimodal_tokens": None}
+            if self.with_details
+            else None,
             "completion_tokens_details": None,
         }
 
     def streamed(self) -> JsonObject:
         """Return the usage of a stream's last chunk, which leaves out what is not known."""
+        if not self.with_details:
+            return self.counts()
         details = {"cached_tokens": self.cached}
         if self.created is not None:
             details["created_cache_tokens"] = self.created

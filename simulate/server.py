@@ -28,6 +28,9 @@ from simulate.tokens import Tokenizer
 MAX_BODY_BYTES = 64 << 20
 """A larger body is refused by the HTTP library, with status 413."""
 
+SOURCES_SINCE = (0, 31)
+"""The first release that says where it publishes."""
+
 _log = logs.get("simulate.server")
 
 
@@ -64,12 +67,13 @@ class Server:
             "/v1/models": self._models,
             "/health": _empty,
             "/ping": _empty,
-            "/version": _version,
+            "/version": self._version,
             "/load": self._load,
             "/metrics": self._page,
-            "/kv_event_sources": self._sources,
             "/is_sleeping": self._is_sleeping,
         }
+        if self._config.version >= SOURCES_SINCE:
+            gets["/kv_event_sources"] = self._sources
         posts = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
@@ -145,6 +149,9 @@ class Server:
             }
         )
 
+    async def _version(self, _: web.Request) -> web.StreamResponse:
+        return _json({"version": self._config.release})
+
     async def _load(self, _: web.Request) -> web.StreamResponse:
         return _json({"server_load": self._ranks.open_exchanges})
 
@@ -169,6 +176,8 @@ class Server:
         return _json({"is_sleeping": self._ranks.sleeping})
 
     async def _sources(self, _: web.Request) -> web.StreamResponse:
+        if not self._config.publishes:
+            return _json({})
         common = {
             "buffer_steps": self._config.replay_buffer_steps,
             "hwm": PUBLISHER_HWM,
@@ -254,10 +263,6 @@ def _json(body: Any, status: int = 200) -> web.Response:
 
 async def _empty(_: web.Request) -> web.StreamResponse:
     return web.Response()
-
-
-async def _version(_: web.Request) -> web.StreamResponse:
-    return _json({"version": replies.VERSION})
 
 
 async def _dress(_: web.Request, response: web.StreamResponse) -> None:
