@@ -133,7 +133,7 @@ async def test_a_coordinator_that_did_not_keep_up_reads_snapshots_instead() -> N
         for start in range(1, 150_000, 1000):
             hub.change(A, gpu(chain(1000, start)))
             await asyncio.sleep(0)
-        await until(coordinator.servicer._queue.full)
+        await until(coordinator.servicer.sessions.queue.full)
         writer = asyncio.create_task(coordinator.servicer.run())
         feed = coordinator.caches.feed(A)
         assert feed
@@ -270,7 +270,7 @@ async def test_what_a_replaced_stream_left_in_the_queue_is_dropped() -> None:
         caller = Caller(channel)
         first = await caller.greet(connection=1)
         await first.write(snapshot)
-        await until(lambda: coordinator.servicer._queue.qsize())
+        await until(lambda: coordinator.servicer.sessions.queue.qsize())
         await caller.greet(connection=2)
         writer = asyncio.create_task(coordinator.servicer.run())
         await until(lambda: coordinator.servicer.counters()["late"])
