@@ -4,9 +4,7 @@ From the settings structs and the strings below their fields, from `--help`, and
 of both processes. `make docs` runs it; tests/test_docs.py holds that running it changes nothing.
 """
 
-import ast
 import asyncio
-import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -25,6 +23,7 @@ from cli.main import parser
 from coordinator.config import Config, EngineSpec
 from lineside.clock import SystemClock
 from lineside.ids import NodeId
+from lineside.meanings import field_docs
 from lineside.schema import Setting, describe, settings_of
 from lineside.signals import NodeGpus
 
@@ -121,18 +120,6 @@ def _meanings(kind: type[msgspec.Struct], path: str = "") -> Iterator[tuple[str,
     for field in msgspec.structs.fields(kind):
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             yield from _meanings(field.type, f"{path}{field.name}.")
-
-
-def field_docs(kind: type) -> dict[str, str]:
-    """Return the string below each field of a class, read from its source."""
-    body = ast.parse(inspect.getsource(kind)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    docs = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
-        match field, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
-                docs[name] = " ".join(text.split())
-    return docs
 
 
 def cli_page() -> str:

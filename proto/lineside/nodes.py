@@ -20,8 +20,8 @@ MAX_BYTES = 4 << 20
 """Of one source; a thousand small policies are a tenth of it."""
 
 MAX_NODES = 200_000
-"""Of one source, repeated ones included: about 100 MB of memory, and seconds. A thousand policies are
-a quarter."""
+"""Of one source, repeated ones included: about 100 MB, and seconds. A thousand small policies are a
+quarter of it."""
 
 MAX_DEPTH = 64
 """Twice as deep as anything that people write, and shallow enough for recursion."""
