@@ -172,6 +172,23 @@ def _config(series: dict[str, _Number], labels: bytes) -> None:
             _keep(series, label.decode(), int(text) if plausible else None)
 
 
+def cache_config(body: bytes) -> dict[str, str]:
+    """Return what a page says of the cache's configuration, of the first engine; empty: nothing."""
+    line = next(
+        (line for line in body.split(b"\n") if line.startswith(_CONFIG.encode() + b"{")), b""
+    )
+    return {label.decode(): text.decode(errors="replace") for label, text in _LABEL.findall(line)}
+
+
+def engines_in(body: bytes) -> list[int]:
+    """Return the numbers of the engines that a page is about."""
+    prefix = _SERIES["running"].encode() + b"{"
+    lines = [line for line in body.split(b"\n") if line.startswith(prefix)]
+    return sorted(
+        {int(found[1]) for line in lines if (found := _ENGINE.search(line[len(prefix) :]))}
+    )
+
+
 def _rank(page: _Page, rank: int) -> dict[str, _Number]:
     """Return a rank's series. Rank 0 is also what an assignment says of a server with one engine,
     and that engine may carry the number of its place among other servers.
