@@ -5,6 +5,7 @@ Generated types stop here. What a stream says goes to `sessions`, whose one writ
 
 import asyncio
 import hmac
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -81,7 +82,8 @@ class AgentsServicer(rpc.AgentsServicer):
         self.sessions = Sessions(cluster, caches, clock, numbering)
         self._token = token
         self._secret = secret
-        self._coordinator = coordinator
+        # Agents keep each coordinator's word by its name: replicas share one configuration.
+        self._coordinator = f"{coordinator}-{secrets.token_hex(4)}"
         self._numbering = numbering
         self._last_refusal = ""
 

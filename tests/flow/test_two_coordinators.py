@@ -1,7 +1,7 @@
 """Two coordinators and one agent that reports to both, as processes; one is killed and comes back.
 
-They share a store, as replicas do, and ask for different strides: which one the agent follows shows
-in how much of a prompt they know.
+They share a store and a name, as replicas do, and ask for different strides: which one the agent
+follows shows in how much of a prompt they know.
 """
 
 import asyncio
@@ -87,7 +87,6 @@ async def pair(folder: Path) -> AsyncIterator[Pair]:
     for name, stride in STRIDES.items():
         config = {
             "transport": "plaintext",
-            "name": name,
             "stride": stride,
             "engines": [
                 {"url": f"http://{engine}", "kv": f"tcp://{kv}", "replay": f"tcp://{replay}"}
