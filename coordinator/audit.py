@@ -98,28 +98,29 @@ class Audit:
         return can and announces(view.engine.version) and self._rng.random() < self._share
 
     def ended(self, record: Record) -> bool:
-        """Take a request that was answered; return whether the word on its engine changed.
-
-        One that may hit what a request before it was about to compute cannot be compared.
-        """
+        """Take a request that was answered; return whether the word on its engine changed."""
         predicted, reported = record.predicted_cached_tokens, record.outcome.cached_tokens
-        if record.served_by is None or predicted is None or record.speculative_tokens:
+        if record.served_by is None or predicted is None:
             return False
         view = record.served_by.view
         if reported is None:
             self._of(view).tally.unreported += record.outcome.prompt_tokens is not None
             return False
-        return self.compare(view, predicted, reported)
+        return self.compare(view, predicted, reported, record.excused_tokens)
 
-    def compare(self, view: EngineView, predicted: int, reported: int) -> bool:
+    def compare(self, view: EngineView, predicted: int, reported: int, excused: int = 0) -> bool:
         """Take what a request's engine reported as cached, and what was predicted when it was sent.
 
-        `view`: the engine as it was then. Return whether the word on it changed.
+        `view`: the engine as it was then. `excused`: what requests before this one were about to
+        compute; with it, a request can contradict the digest and cannot confirm it. Return whether
+        the word on the engine changed.
         """
-        if not view.cache_usable:
+        if not view.cache_usable or view.cache_state == "stale":
             return False
         of, before = self._of(view), self.word(view.engine.id)
-        error = _error(view, predicted, reported)
+        error = _error(view, predicted, reported, excused)
+        if excused and not error:
+            return False
         _count(of.tally, predicted, reported, error)
         if of.run.generation != view.generation:
             of.run = _Run(view.generation)
@@ -218,7 +219,7 @@ class Audit:
         return of
 
 
-def _error(view: EngineView, predicted: int, reported: int) -> int:
+def _error(view: EngineView, predicted: int, reported: int, excused: int) -> int:
     """Return by how many tokens a digest was wrong: above 0 it promised too many.
 
     What stride and block explain is no error. Neither is one block that a hit does not reach: an
@@ -227,7 +228,7 @@ def _error(view: EngineView, predicted: int, reported: int) -> int:
     block = view.block_size or 0
     if predicted - reported > block:
         return predicted - reported
-    too_few = reported - predicted >= view.engine.stride * UNIT + block
+    too_few = reported - predicted - excused >= view.engine.stride * UNIT + block
     return predicted - reported if too_few else 0
 
 

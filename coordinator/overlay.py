@@ -22,6 +22,9 @@ from lineside.ids import BlockKey, EngineId, GroupId
 GRACE_S = 2.0
 """From a first token on: by then the engine's events have arrived, or they will not."""
 
+DUE_S = 3.0
+"""After a first token, the events of what it had computed are overdue."""
+
 STRIDE = 4
 """Every fourth unit key counts. The overlay's own: a coarser digest must not blunt it."""
 
@@ -42,6 +45,10 @@ class _Node:
     claims: int = 0
     holders: Counter[EngineId] = field(default_factory=Counter)
     ends: Counter[EngineId] = field(default_factory=Counter)
+    settled: Counter[EngineId] = field(default_factory=Counter)
+    """Those of `holders` whose prompt was computed."""
+    since: dict[EngineId, float] = field(default_factory=dict)
+    """When the first of them was; it stays while another one follows within the grace."""
     children: dict[BlockKey, "_Node"] = field(default_factory=dict)
 
 
@@ -86,6 +93,23 @@ class Overlay:
                 units.update(dict.fromkeys(node.ends, at * STRIDE))
         return units
 
+    def overdue(
+        self, group: GroupId, keys: Sequence[BlockKey], engine: EngineId, now: float
+    ) -> int:
+        """Return how many leading units an engine computed so long ago that it should have said so.
+
+        Where the index has less, its events are late or lost: newer claims are no excuse.
+        """
+        node, at = self._roots.get(group), 0
+        while node is not None and at < len(keys):
+            child = node.children.get(keys[at])
+            if child is None or child.since.get(engine, now) > now - DUE_S:
+                break
+            shared = _shared(child.keys, keys, at)
+            at += shared
+            node = child if shared == len(child.keys) else None
+        return at * STRIDE
+
     def take(
         self,
         engine: EngineId,
@@ -122,6 +146,7 @@ class Overlay:
             del self._open[claim]
             claim.deadline = now + GRACE_S
             self._settled.append(claim)
+            _count_settled(claim, 1, now)
 
     def drop(self, claim: Claim) -> None:
         """End a claim that is not settled: its prompt was not computed. Idempotent."""
@@ -132,7 +157,9 @@ class Overlay:
     def expire(self, now: float) -> None:
         """End the settled claims whose grace is over. Cheap: it is called with every decision."""
         while self._settled and self._settled[0].deadline <= now:
-            self._end(self._settled.popleft())
+            claim = self._settled.popleft()
+            _count_settled(claim, -1, now)
+            self._end(claim)
 
     def expire_lost(self, now: float) -> int:
         """End claims past their deadline that nobody settled; return how many. A safety net."""
@@ -185,6 +212,18 @@ def _count(claim: Claim, by: int) -> None:
         up = up.parent
 
 
+def _count_settled(claim: Claim, by: int, now: float) -> None:
+    """Count a claim in among the settled, or out."""
+    node: _Node | None = None if claim.at_end else claim.leaf
+    while node is not None:
+        _add(node.settled, claim.engine, by)
+        if claim.engine in node.settled:
+            node.since.setdefault(claim.engine, now)
+        else:
+            del node.since[claim.engine]
+        node = node.parent
+
+
 def _add(counts: Counter[EngineId], engine: EngineId, by: int) -> None:
     counts[engine] += by
     if not counts[engine]:
@@ -211,6 +250,7 @@ def _cut(node: _Node, at: int) -> _Node:
     """
     assert node.parent is not None
     upper = _Node(node.keys[:at], node.parent, node.claims, node.holders.copy())
+    upper.settled, upper.since = node.settled.copy(), node.since.copy()
     upper.children[node.keys[at]] = node
     node.parent.children[upper.keys[0]] = upper
     node.keys, node.parent = node.keys[at:], upper

@@ -60,6 +60,8 @@ class Record:
     decision: Decision | None = None
     dropped: tuple[Candidate, ...] = ()
     served_by: Candidate | None = None
+    overdue_tokens: int = 0
+    """Leading tokens that the serving engine computed so long ago that it should have said so."""
     refusal: Reply | None = None
     attempts: list[Attempt] = field(default_factory=list)
     outcome: Outcome = field(default_factory=Outcome)
@@ -82,6 +84,15 @@ class Record:
         if candidate is None or candidate.uncached_tokens is None or not self.comparable:
             return None
         return candidate.speculative_tokens
+
+    @property
+    def excused_tokens(self) -> int:
+        """What of the speculative tokens the engine cannot have been asked to announce yet."""
+        candidate = self.served_by
+        if candidate is None:
+            return 0
+        known = max(candidate.overlap_tokens, self.overdue_tokens)
+        return max(0, candidate.cached_tokens - known)
 
     @property
     def predicted_ttft_s(self) -> float | None:

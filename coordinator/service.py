@@ -152,6 +152,7 @@ class Service:
             self.limiter.refund(granted)
             return self._refuse(record, decided.refusal)
         load_tokens, chosen = _load_tokens(request, tokenized), decided.chosen
+        record.overdue_tokens = self._overdue(chosen, keys)
         lease, claim = self._account(chosen, load_tokens, request.stream, keys)
         record.served_by = chosen
         self.records.add(record)
@@ -198,6 +199,7 @@ class Service:
         self.inflight.release(routed.lease, self.clock.monotonic())
         if routed.claim:
             self.overlay.drop(routed.claim)
+        record.overdue_tokens = self._overdue(candidate, routed.keys)
         routed.lease, routed.claim = self._account(
             candidate, routed.load_tokens, routed.request.stream, routed.keys
         )
@@ -336,6 +338,14 @@ class Service:
                     indexed |= self.overlaps.overlap(group, chains[lora], limit)
                     claimed |= self.overlay.units(group, keys[group])
         return Held(indexed, claimed), keys
+
+    def _overdue(self, candidate: Candidate, keys: Keys) -> int:
+        """Return the leading tokens that an engine should long have announced."""
+        if not candidate.speculative_tokens:
+            return 0
+        engine, now = candidate.target, self.clock.monotonic()
+        prompt = keys.get(engine.group, ())
+        return hashing.UNIT * self.overlay.overdue(engine.group, prompt, engine.id, now)
 
     def _account(
         self, candidate: Candidate, load_tokens: int, streams: bool, keys: Keys

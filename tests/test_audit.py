@@ -167,6 +167,22 @@ def test_a_cache_that_is_not_used_is_not_compared() -> None:
     assert (of.word(A), dict(of.tallies())) == (NOTHING, {})
 
 
+def test_what_was_on_its_way_is_no_contradiction_and_no_proof() -> None:
+    of = audit()
+    for _ in range(5 * WRONG):
+        assert of.compare(UNSURE, 0, 192, excused=192) is False
+    assert (of.word(A), dict(of.tallies())[A].compared) == (NOTHING, 0)
+    for _ in range(WRONG):
+        of.compare(LIVE, 0, 320, excused=192)
+    assert of.word(A) != NOTHING
+
+
+def test_a_silent_agent_is_not_held_to_its_last_word() -> None:
+    of = audit()
+    contradict(of, 5 * WRONG, view=LIVE._replace(heard_age_s=3.0))
+    assert of.word(A) == NOTHING
+
+
 def test_every_comparison_is_counted() -> None:
     of = audit()
     for predicted, reported in ((320, 320), (320, 384), (0, 320), (320, 0)):

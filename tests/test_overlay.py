@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.overlay import GRACE_S, STRIDE, Claim, Overlay
+from coordinator.overlay import DUE_S, GRACE_S, STRIDE, Claim, Overlay
 from lineside.ids import BlockKey, EngineId, GroupId
 
 A, B, C = EngineId("a"), EngineId("b"), EngineId("c")
@@ -113,6 +113,38 @@ def test_groups_do_not_mix() -> None:
     take(overlay, B, "abd", H)
     assert depths(overlay, keys("abd")) == {A: 2}
     assert depths(overlay, keys("abd"), H) == {B: 3}
+
+
+def overdue(overlay: Overlay, text: str, now: float, engine: EngineId = A) -> int:
+    return overlay.overdue(G, keys(text), engine, now) // STRIDE
+
+
+def test_what_was_computed_long_ago_is_overdue_though_newer_claims_hold_it() -> None:
+    overlay, step = Overlay(), GRACE_S / 2
+    for turn in range(5):
+        now = turn * step
+        overlay.expire(now)
+        assert overdue(overlay, "abcdef", now) == (3 if now >= DUE_S else 0)
+        overlay.settle(take(overlay, A, "abc" + "xyzuv"[turn]), now)
+    assert overdue(overlay, "abcdef", 4 * step, B) == 0
+    overlay.expire(4 * step + GRACE_S)
+    overlay.settle(take(overlay, A, "abc"), 4 * step + GRACE_S)
+    assert overdue(overlay, "abc", 4 * step + GRACE_S) == 0  # nobody asked for a while
+
+
+def test_what_is_being_computed_is_not_overdue() -> None:
+    overlay = Overlay()
+    take(overlay, A, "abc")
+    overlay.settle(take(overlay, A, "ab"), 1.0)
+    assert overdue(overlay, "abc", 1.0 + DUE_S) == 2
+
+
+def test_an_engine_with_hit_points_owes_nothing() -> None:
+    overlay = Overlay()
+    claim = overlay.take(A, G, keys("abc"), 100.0, at_end=True)
+    assert claim
+    overlay.settle(claim, 0.0)
+    assert overdue(overlay, "abc", DUE_S) == 0
 
 
 prompts = st.text("ab", min_size=1, max_size=6)
