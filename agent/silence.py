@@ -26,10 +26,13 @@ class Silence:
         self._computed = 0
 
     def heard(self, at: float) -> None:
-        """Note a batch of events."""
+        """Note a batch of events. What was computed before it is not held against it.
+
+        Counters may not have been had for a while: they are compared from the next load on.
+        """
         self.tokens = 0
         self._heard_at = at
-        self._since = None
+        self._since = self._base = None
 
     def saw(self, load: Load, block_size: int, at: float) -> None:
         """Compare counters with what was heard. Without the counters there is nothing to say."""

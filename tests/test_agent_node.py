@@ -563,6 +563,18 @@ def test_an_alarm_waits_and_a_restart_ends_it() -> None:
     assert silence.tokens == 0
 
 
+def test_what_was_computed_before_the_last_events_is_announced_though_no_counter_was_seen() -> None:
+    silence = Silence()
+    silence.saw(Load(prompt_tokens=0, prefix_cache_hits=0, prefills=0), 32, 0.0)
+    silence.heard(30.0)  # and no page was had for a minute
+    for at in (60.0, 60.0 + ALARM_S):
+        silence.saw(Load(prompt_tokens=400, prefix_cache_hits=0, prefills=1), 32, at)
+    assert silence.tokens == 0
+    for at in (70.0, 70.0 + ALARM_S):
+        silence.saw(Load(prompt_tokens=900, prefix_cache_hits=0, prefills=2), 32, at)
+    assert silence.tokens == 500
+
+
 # --- assignments --------------------------------------------------------------------------------
 
 

@@ -208,6 +208,16 @@ e:1: events were lost
 e:1: metrics missing: vllm:x"""
     )
     assert printed(engines_shown([])) == "the coordinator has no engines"
+    audit = {"mispredicted": True, "unreported": 3}
+    wrong = engine | {"reason": "5 of 20", "missing_metrics": [], "audit": audit}
+    assert printed(engines_shown([wrong])) == (
+        """\
+engine  model  cache                 blocks  waiting  running  in flight    wait  full        ages
+e:1     m      unsure, mispredicted       0        -        2          1  250 ms  50 %  100 ms / -
+e:1: 5 of 20
+e:1: its answers do not say what was cached, so predictions are not checked: start it with
+--enable-prompt-tokens-details"""
+    )
 
 
 def test_what_a_terminal_would_obey_is_not_printed() -> None:
