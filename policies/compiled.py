@@ -44,12 +44,15 @@ class CompiledRule:
         """Say whether the rule matches, and note what was not known: it does not match then."""
         if self.matches is None:
             return True
-        truths = [condition.truth(asked) for condition in self.matches]
-        if TRUE in truths:
-            return True
-        for condition, truth in zip(self.matches, truths, strict=True):
+        open_ = []
+        for condition in self.matches:
+            truth = condition.truth(asked)
+            if truth is TRUE:
+                return True
             if truth is UNKNOWN:
-                unknown.update(dict.fromkeys(condition.unknown(asked)))
+                open_.append(condition)
+        for condition in open_:
+            unknown.update(dict.fromkeys(condition.unknown(asked)))
         return False
 
     def conditions(self) -> Iterator[Condition]:

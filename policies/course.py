@@ -26,6 +26,8 @@ class BoundRule:
         self.compiled = compiled
         self.source = compiled.source if compiled else DEFAULT
         route = compiled.rule.route if compiled else None
+        self.protects = compiled is not None and compiled.protects
+        self.routes = route is not None
         self.guards = _bound(compiled.guards, masks) if compiled else ()
         self.excludes = _bound(compiled.excludes, masks) if compiled else ()
         self.set = route.set if route else None
@@ -110,16 +112,17 @@ def follow(rules: Iterable[BoundRule], default: BoundRule, asked: Asked) -> Cour
     unknown: dict[str, None] = {}  # a set in the order of meeting
     routing = True
     for rule in rules:
-        compiled = rule.compiled
-        assert compiled
-        if not (compiled.protects or (routing and compiled.rule.route)):
+        if not (rule.protects or (routing and rule.routes)):
             continue  # nothing depends on it any more
-        if not compiled.holds(asked, unknown):
+        compiled = rule.compiled
+        if compiled is None or not compiled.holds(asked, unknown):
             continue
         if (reject := compiled.rule.reject) is not None:
             return Denied(compiled.source, reject.status, reject.message)
-        guards += (guard for guard in rule.guards if guard.holds(asked, unknown))
-        if routing and compiled.rule.route:
+        for guard in rule.guards:
+            if guard.holds(asked, unknown):
+                guards.append(guard)  # noqa: PERF401
+        if routing and rule.routes:
             routes.append(rule)
             routing = compiled.goes_on
     if routing:

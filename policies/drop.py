@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from policies.compiled import CompiledDrop
 from policies.facts import places
 from policies.masks import Masks
-from policies.match import FALSE, UNKNOWN, Asked, Condition, in_bounds
+from policies.match import FALSE, UNKNOWN, Asked, Condition, in_bounds, only_more
 from policies.model import BackendSelector, Drop, Labels, Measure, Threshold
-from policies.stage import Columns
+from policies.stage import Columns, Values
 from policies.verdict import Bound, Source, Taken
 
 BOUNDS: Mapping[str, tuple[str, Measure]] = {
@@ -30,7 +30,7 @@ class _Limit:
     field: str
     measure: Measure
     threshold: Threshold
-    within: Callable[[float], bool]
+    passed: Callable[[Values, Sequence[int]], list[int]]
 
 
 class BoundDrop:
@@ -61,12 +61,12 @@ class BoundDrop:
 
         All bounds must be passed. A target is kept where one is not, or is not known.
         """
-        targets = places(alive & self.mask)
-        read: list[Sequence[float | None]] = []
+        targets: Sequence[int] = places(alive & self.mask)
+        read: list[Values] = []
         for limit in self._limits:
-            values, within = columns.of(limit.measure), limit.within
+            values = columns.of(limit.measure)
             read.append(values)
-            targets = [at for at in targets if (value := values[at]) is None or within(value)]
+            targets = limit.passed(values, targets)
             if not targets:
                 return 0, ()
         unknown = tuple(
@@ -92,7 +92,19 @@ def _limits(drop: Drop) -> Iterator[_Limit]:
     for attribute, (name, measure) in BOUNDS.items():
         threshold = getattr(drop, attribute)
         if threshold is not None:
-            yield _Limit(name, measure, threshold, in_bounds(threshold))
+            yield _Limit(name, measure, threshold, _passed(threshold))
+
+
+def _passed(threshold: Threshold) -> Callable[[Values, Sequence[int]], list[int]]:
+    """Return what says which targets pass all bounds, or may."""
+    if (more := only_more(threshold)) is not None:
+        return lambda values, targets: [
+            at for at in targets if (value := values[at]) is None or value > more
+        ]
+    within = in_bounds(threshold)
+    return lambda values, targets: [
+        at for at in targets if (value := values[at]) is None or within(value)
+    ]
 
 
 def words(drop: Drop) -> str:

@@ -46,7 +46,7 @@ class Plan:
         for _, course in self.shadows:
             if isinstance(course, Course):
                 mask |= course.alive
-        return tuple(places(mask))
+        return places(mask)
 
     def decide(self, measured: Measured, rng: random.Random, out: int = 0) -> Chosen | Empty:
         """Drop by what was measured, rank what is left, and say all that led to it.

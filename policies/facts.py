@@ -6,6 +6,7 @@ Values are immutable and know nothing of the coordinator; it fills them in. `Non
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from itertools import compress
 from typing import TypeAlias
 
@@ -85,10 +86,11 @@ class Inventory:
 _BITS = bytes.maketrans(b"01", b"\x00\x01")
 
 
-def places(mask: int) -> list[int]:
+@lru_cache(maxsize=4096)  # the same few masks come with every request; the oldest go
+def places(mask: int) -> tuple[int, ...]:
     """Return the places in a bit mask, ascending."""
     digits = f"{mask:b}"[::-1].encode().translate(_BITS)
-    return list(compress(range(len(digits)), digits))
+    return tuple(compress(range(len(digits)), digits))
 
 
 Pools: TypeAlias = Mapping[str, bool]

@@ -3,13 +3,16 @@
 Made once per inventory, so that a request costs a few operations on whole masks.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from policies.facts import Inventory, Model, Target, places
-from policies.globs import any_of
+from policies.facts import Inventory, Model, places
+from policies.globs import any_of, compile_glob
 from policies.match import Meant
-from policies.model import BackendSelector, BackendType, Consider, Labels, ModelSelector
+from policies.model import BackendSelector, BackendType, Consider, ModelSelector
 from policies.verdict import Ranked
+
+T = TypeVar("T")
 
 
 class Masks:
@@ -17,13 +20,19 @@ class Masks:
 
     def __init__(self, inventory: Inventory) -> None:
         self._targets, self._models = inventory.targets, inventory.models
+        self._types: _Index[BackendType] = _Index((t.type,) for t in self._targets)
+        self._names: _Index[str] = _Index(t.names for t in self._targets)
+        self._pools: _Index[str] = _Index(t.pools for t in self._targets)
+        self._labels: _Index[tuple[str, str]] = _Index(t.labels.items() for t in self._targets)
+        self._serving: _Index[str] = _Index((t.model,) for t in self._targets)
         self.all = (1 << len(self._targets)) - 1
-        self.local = self._mask(lambda target: target.type is BackendType.LOCAL)
+        self.local = self._types.get(BackendType.LOCAL, 0)
         self._ranked: dict[str, list[Ranked]] = {}
-        self._meant = {
-            name: self._of(requested=name)
-            for name in {name for model in self._models.values() for name in model.all_names}
-        }
+        called: dict[str, list[Model]] = {}
+        for model in self._models.values():
+            for name in model.all_names:
+                called.setdefault(name, []).append(model)
+        self._meant = {name: self._of(models) for name, models in called.items()}
 
     def ranked(self, stage: str) -> list[Ranked]:
         """Return what stands for each target in a stage of that name, made once for all."""
@@ -53,55 +62,47 @@ class Masks:
         if models is not None:
             mask &= self.models(models)
         if pools is not None:
-            named = any_of(pools)
-            mask &= self._mask(lambda target: named(target.pools))
+            mask &= _fitting(self._pools, pools)
         return mask
 
     def backends(self, selector: BackendSelector) -> int:
         """Return the targets of the backends that a selector takes."""
-        named = None if selector.names is None else any_of(selector.names)
-        return self._mask(
-            lambda target: (
-                (selector.type is None or target.type is selector.type)
-                and (named is None or named(target.names))
-                and _has(target.labels, selector.labels)
-            )
-        )
+        mask = self.all if selector.type is None else self._types.get(selector.type, 0)
+        if selector.names is not None:
+            mask &= _fitting(self._names, selector.names)
+        for label in (selector.labels or {}).items():
+            mask &= self._labels.get(label, 0)
+        return mask
 
     def models(self, selector: ModelSelector) -> int:
         """Return the targets that serve a model that a selector takes."""
         free = selector.names is None and selector.classes is None
         name, class_ = any_of(selector.names or ()), any_of(selector.classes or ())
-
-        def takes(model: Model) -> bool:
-            hit = free or name(model.aliases | {model.name}) or class_(model.classes)
-            return hit and _has(model.labels, selector.labels)
-
-        return self._serving(takes)
+        return self._of_models(
+            model
+            for model in self._models.values()
+            if (free or name(model.aliases | {model.name}) or class_(model.classes))
+            and (selector.labels or {}).items() <= model.labels.items()
+        )
 
     def share(self, backend: str | None, model: str | None) -> int:
         """Return the targets of a backend or of a model, by exact name; neither: none."""
         mask = 0 if backend is None and model is None else self.all
         if backend is not None:
-            mask &= self._mask(lambda target: backend in target.names)
+            mask &= self._names.get(backend, 0)
         if model is not None:
-            mask &= self._serving(lambda known: model == known.name or model in known.aliases)
+            known = self._models.values()
+            mask &= self._of_models(m for m in known if model == m.name or model in m.aliases)
         return mask
 
-    def _serving(self, takes: Callable[[Model], bool]) -> int:
-        names = {name for name, model in self._models.items() if takes(model)}
-        return self._mask(lambda target: target.model in names)
-
-    def _mask(self, takes: Callable[[Target], bool]) -> int:
+    def _of_models(self, models: Iterable[Model]) -> int:
         mask = 0
-        for place, target in enumerate(self._targets):
-            if takes(target):
-                mask |= 1 << place
+        for model in models:
+            mask |= self._serving.get(model.name, 0)
         return mask
 
-    def _of(self, requested: str) -> Meant:
-        models = [model for model in self._models.values() if requested in model.all_names]
-        targets = self._serving(lambda model: requested in model.all_names)
+    def _of(self, models: Sequence[Model]) -> Meant:
+        targets = self._of_models(models)
         local = [self._targets[place] for place in places(targets & self.local)]
         return Meant(
             names=tuple(model.all_names for model in models),
@@ -110,8 +111,27 @@ class Masks:
         )
 
 
+class _Index(dict[T, int]):
+    """For each value, the targets that have it."""
+
+    def __init__(self, values: Iterable[Iterable[T]]) -> None:
+        super().__init__()
+        for place, of_target in enumerate(values):
+            for value in of_target:
+                self[value] = self.get(value, 0) | 1 << place
+
+
+def _fitting(index: Mapping[str, int], patterns: Iterable[str]) -> int:
+    mask = 0
+    for pattern in patterns:
+        if "*" not in pattern:
+            mask |= index.get(pattern, 0)
+            continue
+        fits = compile_glob(pattern)
+        for name, targets in index.items():
+            if fits(name):
+                mask |= targets
+    return mask
+
+
 _NOTHING = Meant()
-
-
-def _has(labels: Mapping[str, str], wanted: Labels | None) -> bool:
-    return all(labels.get(name) == value for name, value in (wanted or {}).items())

@@ -41,29 +41,16 @@ Test: TypeAlias = Callable[[Asked], Truth]
 class Condition:
     """One entry of `matches`, or one `if`: all its fields must hold."""
 
-    __slots__ = ("_others", "_tags", "_tests", "headers")
+    __slots__ = ("_others", "_tags", "headers", "truth")
 
     def __init__(self, match: Match) -> None:
         self.headers = frozenset(name.lower() for name in match.headers or ())
         self._tags = _mentioned(match)
         self._others = tuple(_others(match))
         # Cheap ones first: the first FALSE ends the look.
-        self._tests: tuple[Test, ...] = (
-            *_plain(match),
-            *_tags(match),
-            *(test for _, test in self._others),
-        )
-
-    def truth(self, asked: Asked) -> Truth:
-        """Say whether the request is so: FALSE when one field is, TRUE when all are."""
-        truth = TRUE
-        for test in self._tests:
-            one = test(asked)
-            if one is FALSE:
-                return FALSE
-            if one is UNKNOWN:
-                truth = UNKNOWN
-        return truth
+        tests = (*_plain(match), *_tags(match), *(test for _, test in self._others))
+        self.truth: Test = tests[0] if len(tests) == 1 else _all(tests)
+        """Says whether a request is so: FALSE when one field is, TRUE when all are."""
 
     def unknown(self, asked: Asked) -> Iterator[str]:
         """Name what is asked for and not known."""
@@ -79,14 +66,32 @@ def in_bounds(threshold: Threshold) -> Callable[[float], bool]:
     """Return a test whether a number is within all bounds that are given."""
     more, least = threshold.greater_than, threshold.at_least
     less, most = threshold.less_than, threshold.at_most
-    if more is not None and least is None and less is None and most is None:
-        return lambda number: number > more  # by far the most common
     return lambda number: (
         (more is None or number > more)
         and (least is None or number >= least)
         and (less is None or number < less)
         and (most is None or number <= most)
     )
+
+
+def _all(tests: tuple[Test, ...]) -> Test:
+    def test(asked: Asked) -> Truth:
+        truth = TRUE
+        for each in tests:
+            one = each(asked)
+            if one is FALSE:
+                return FALSE
+            if one is UNKNOWN:
+                truth = UNKNOWN
+        return truth
+
+    return test
+
+
+def only_more(threshold: Threshold) -> float | None:
+    """Return the bound of a threshold that has no other than `greaterThan`: nearly all have not."""
+    others = (threshold.at_least, threshold.less_than, threshold.at_most)
+    return threshold.greater_than if others == (None, None, None) else None
 
 
 # --- two-valued: what a request always says of itself ---------------------------------------------

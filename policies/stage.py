@@ -18,9 +18,10 @@ Values = Sequence[float | None]
 class Columns:
     """The measurements of some targets, each asked for once and by place in the inventory."""
 
-    def __init__(self, measured: Measured, targets: list[int], size: int) -> None:
+    def __init__(self, measured: Measured, targets: Sequence[int], size: int) -> None:
         self._measured, self._targets, self._size = measured, targets, size
         self._known: dict[Measure | None, Values] = {}
+        self._whole = len(targets) == size
 
     def of(self, measure: Measure) -> Values:
         """Return one measurement."""
@@ -35,6 +36,8 @@ class Columns:
         return self._known[None]
 
     def _spread(self, values: Values) -> Values:
+        if self._whole:
+            return list(values)  # our own: reasons are read later
         column: list[float | None] = [None] * self._size
         for place, value in zip(self._targets, values, strict=True):
             column[place] = value
@@ -93,24 +96,21 @@ class BoundStage:
         order = stable_order([share for share, _ in self._shares], conversation)
         return (self._shares[number][1] for number in order)
 
-    def _sorted(self, targets: list[int], columns: Columns, ties: Sequence[float]) -> list[int]:
+    def _sorted(self, targets: Sequence[int], columns: Columns, ties: Sequence[float]) -> list[int]:
         if len(targets) < 2:
-            return targets
+            return list(targets)
         if self._measure is Measure.PREDICTED_TTFT and not self._highest:
             values = columns.ranking()
         else:
             values = columns.of(self._measure)
-        sign = -1.0 if self._highest else 1.0
-        known = [
-            (sign * value, ties[place], place)
-            for place in targets
-            if (value := values[place]) is not None
-        ]
-        known.sort()
-        best = [place for _, _, place in known]
-        if len(best) < len(targets):  # what was never measured comes last
-            best += sorted((p for p in targets if values[p] is None), key=ties.__getitem__)
-        return best
+        read = [values[place] for place in targets]
+        if len(set(read)) < len(read):
+            targets = sorted(targets, key=ties.__getitem__)  # sorting on keeps it among equals
+        if None not in read:
+            return sorted(targets, key=values.__getitem__, reverse=self._highest)  # type: ignore[arg-type]
+        known = [place for place in targets if values[place] is not None]
+        known.sort(key=values.__getitem__, reverse=self._highest)  # type: ignore[arg-type]
+        return known + [place for place in targets if values[place] is None]
 
 
 def stable_order(shares: Sequence[Share], conversation: str) -> list[int]:

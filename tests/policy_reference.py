@@ -54,6 +54,7 @@ class Evaluation:
     request: RequestFacts
     pools: Pools
     state: State
+    out: frozenset[int] = frozenset()
     unknown: set[str] = field(default_factory=set)
 
     def answer(self, policies: Sequence[InferencePolicy]) -> Answer:
@@ -192,7 +193,7 @@ class Evaluation:
             staged = {at for at in candidates if self.stages_of(at, rule)}
             gone = self.drop([*excludes, *guards], candidates, staged)
             dropped = {**gone, **dropped}
-            left = staged - set(gone)
+            left = staged - set(gone) - self.out
             if left:
                 break
             for name in [name for name, _ in guards if name in {gone.get(at) for at in staged}]:
@@ -246,7 +247,7 @@ class Evaluation:
                 if not list(bounds(exclude.drop)) and self.is_about(exclude.drop, at):
                     gone[at] = source
         for source, exclude in drops:
-            for at in staged - set(gone):
+            for at in staged - set(gone) - self.out:
                 if not list(bounds(exclude.drop)) or not self.is_about(exclude.drop, at):
                     continue
                 read = {

@@ -98,6 +98,8 @@ class Scene:
     request: RequestFacts
     pools: Pools
     state: State
+    out: frozenset[int] = frozenset()
+    """Targets that cannot serve now."""
 
 
 @st.composite
@@ -109,7 +111,8 @@ def scenes(draw: st.DrawFn, modes: Sequence[Mode] = (Mode.ENFORCE,)) -> Scene:
 def scene(rng: Random, modes: Sequence[Mode] = (Mode.ENFORCE,)) -> Scene:
     """Draw a scene."""
     known = inventory(rng)
-    return Scene(policies(rng, modes), known, request(rng), pools(rng), state(rng, known))
+    out = frozenset(at for at in range(len(known.targets)) if rng.randrange(10) == 9)
+    return Scene(policies(rng, modes), known, request(rng), pools(rng), state(rng, known), out)
 
 
 # --- the cluster ----------------------------------------------------------------------------------

@@ -518,6 +518,23 @@ def test_only_what_conditions_need_is_measured() -> None:
     assert asked == [("QueuedPrompts", [0, 1])]
 
 
+def test_a_target_that_cannot_serve_is_neither_chosen_nor_measured_nor_said_to_be_dropped() -> None:
+    rules = """
+    - route:
+        exclude: [{name: busy, drop: {queuedPrompts: {greaterThan: 2}}}]
+        select: [{type: Local}, {type: Provider, order: [bedrock]}]
+    """
+    plan = compile_([policy(rules)]).bind(CLUSTER).plan(request(), {})
+    assert not isinstance(plan, Denied)
+    busy, unstaged = Source("n/p", "r0", "busy"), Dropped(4, Source("n/p", "r0"), "in no stage")
+    now = measured({QUEUED: [0, 9, 0, 0, 0, 0]})
+    found = plan.decide(now, Random(1), out=0b00001)
+    assert (said(found), found.unknown) == ("bedrock", ())
+    assert found.dropped == (Dropped(1, busy, "queuedPrompts 9 > 2"), unstaged)
+    found = plan.decide(now, Random(1), out=0b01011)
+    assert (said(found), found.dropped) == ("refused by n/p/r0", (unstaged,))
+
+
 # --- shadow policies ------------------------------------------------------------------------------
 
 TO_E0 = "[{name: r, route: {select: [{names: [e0]}]}}]"

@@ -1,15 +1,18 @@
 """Evaluation against the slow reference, and what must hold for any policies, on random scenes."""
 
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
 
 from policies.evaluate import compile_
+from policies.model import Mode
 from policies.verdict import Chosen, Denied, Empty
 from tests.policy_reference import Answer, Evaluation
 from tests.policy_strategies import Scene, scenes
 
 ROUNDS = settings(max_examples=150, deadline=None)
+FEWER = settings(max_examples=50, deadline=None)
 
 
 def evaluated(scene: Scene) -> Chosen | Empty | Denied:
@@ -17,7 +20,7 @@ def evaluated(scene: Scene) -> Chosen | Empty | Denied:
     plan = compile_(scene.policies).bind(scene.inventory).plan(scene.request, scene.pools)
     if isinstance(plan, Denied):
         return plan
-    verdict = plan.decide(scene.state.measured(), Random(1))
+    verdict = plan.decide(scene.state.measured(), Random(1), sum(1 << at for at in scene.out))
     if isinstance(verdict, Chosen):
         assert {each.target for each in verdict.ranked} <= set(plan.targets)
         first = scene.inventory.targets[verdict.ranked[0].target]
@@ -27,7 +30,7 @@ def evaluated(scene: Scene) -> Chosen | Empty | Denied:
 
 def expected(scene: Scene) -> Answer:
     """Return what the reference says."""
-    known = (scene.inventory, scene.request, scene.pools, scene.state)
+    known = (scene.inventory, scene.request, scene.pools, scene.state, scene.out)
     return Evaluation(*known).answer(scene.policies)
 
 
@@ -64,3 +67,22 @@ def told(verdict: Chosen | Empty | Denied, answer: Answer) -> Answer:
 def test_evaluation_says_what_the_reference_says(scene: Scene) -> None:
     answer = expected(scene)
     assert told(evaluated(scene), answer) == answer
+
+
+@FEWER
+@given(scenes(modes=(Mode.ENFORCE, Mode.SHADOW)))
+def test_shadow_policies_change_nothing_and_each_is_told_of(scene: Scene) -> None:
+    enforced = [each for each in scene.policies if each.spec.mode is Mode.ENFORCE]
+    shadows = {each.key for each in scene.policies if each.spec.mode is Mode.SHADOW}
+    found, without = evaluated(scene), evaluated(replace(scene, policies=enforced))
+    if not isinstance(found, Denied):
+        assert set(found.shadow) == shadows
+        found = replace(found, shadow={})
+    assert found == without
+
+
+@FEWER
+@given(scenes())
+def test_the_order_in_which_policies_come_does_not_matter(scene: Scene) -> None:
+    turned = replace(scene, policies=scene.policies[::-1])
+    assert evaluated(turned) == evaluated(scene)
