@@ -4,7 +4,7 @@ The search narrows what each variable may still be, and splits only where a cond
 finds every answer there is or says `OutOfSteps`; it knows nothing of policies.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
@@ -60,7 +60,11 @@ class Narrowed:
     """What variables may still be, and the conditions that this leaves open."""
 
     masks: dict["Variable[object]", int]
-    open: list[Formula]
+    open: list[tuple[Formula, frozenset["Variable[object]"]]]
+    """Each with variables that it asks about, and maybe with some that it does no more."""
+
+
+ANYTHING = Narrowed({}, [])
 
 
 class OutOfSteps(Exception):
@@ -126,63 +130,74 @@ def atom(variable: "Variable[object]", mask: int) -> Formula:
     return Atom(variable, mask) if mask else FALSE
 
 
-def narrowed(formulas: Iterable[Formula], masks: Masks, steps: Steps) -> Narrowed | None:
-    """Draw what follows without a guess; `None`: the formulas contradict each other."""
-    known = dict(masks)
-    open_ = list(formulas)
-    while True:
-        left: list[Formula] = []
-        forced = False
-        for formula in open_:
-            for part in _conjuncts(_reduced(formula, known, steps)):
+def narrowed(start: Narrowed, formulas: Iterable[Formula], steps: Steps) -> Narrowed | None:
+    """Draw what follows from more formulas without a guess; `None`: they contradict each other."""
+    masks = dict(start.masks)
+    settled = start.open
+    waiting = [(each, frozenset(_variables(each))) for each in formulas]
+    while waiting:
+        forced: set[Variable[object]] = set()
+        left: list[tuple[Formula, frozenset[Variable[object]]]] = []
+        for formula, variables in waiting:
+            for part in _conjuncts(_reduced(formula, masks, steps)):
                 match part:
                     case Some(()):
                         return None
                     case Atom(variable, mask):
-                        known[variable] = known.get(variable, variable.all) & mask
-                        if not known[variable]:
+                        masks[variable] = masks.get(variable, variable.all) & mask
+                        if not masks[variable]:
                             return None
-                        forced = True
+                        forced.add(variable)
                     case _:
-                        left.append(part)
-        if not forced:
-            return Narrowed(known, left)
-        open_ = left
+                        left.append((part, variables))
+        # Only what asks about a narrower variable can say more.
+        waiting = [each for each in (*settled, *left) if not forced.isdisjoint(each[1])]
+        settled = [each for each in (*settled, *left) if forced.isdisjoint(each[1])]
+    return Narrowed(masks, settled)
 
 
 def answers(start: Narrowed, steps: Steps) -> Iterator[Masks]:
-    """Yield masks of which every combination of values meets all conditions."""
+    """Yield masks of which every combination of values meets all conditions; some come twice."""
     waiting = [start]
     while waiting:
         now = waiting.pop()
         if not now.open:
             yield now.masks
             continue
-        guess = _first_atom(min(now.open, key=_size))
-        for mask in (guess.variable.all & ~guess.mask, guess.mask):  # the last is tried first
-            masks = {**now.masks}
-            masks[guess.variable] = masks.get(guess.variable, guess.variable.all) & mask
-            after = narrowed(now.open, masks, steps)
+        # Most conditions say what must not be, and one value of each variable meets them all.
+        yield from _at_once(now, steps)
+        guess = _first_atom(min((formula for formula, _ in now.open), key=_size))
+        for side in (negation(guess), guess):  # the last is tried first
+            after = narrowed(now, (side,), steps)
             if after is not None:
                 waiting.append(after)
 
 
-def is_met(formula: Formula, masks: Masks) -> bool:
-    """Whether the formula holds where every variable has the first value that it may have."""
+def _at_once(now: Narrowed, steps: Steps) -> Iterator[Masks]:
+    """Yield the first value of every variable, or the last, where all conditions are met so."""
+    steps.spend(len(now.open))
+    for pick in (_lowest, _highest):
+        if all(_is_met(each, now.masks, pick) for each, _ in now.open):
+            variables = {each for _, asked in now.open for each in asked}
+            picked = {each: pick(now.masks.get(each, each.all)) for each in variables}
+            yield {**now.masks, **picked}
+            return
+
+
+def _is_met(formula: Formula, masks: Masks, pick: Callable[[int], int]) -> bool:
+    """Whether the formula holds where every variable has the value that is picked for it."""
     match formula:
         case Atom(variable, mask):
-            may = masks.get(variable, variable.all)
-            return bool(mask & may & -may)
+            return bool(mask & pick(masks.get(variable, variable.all)))
         case All(parts):
-            return all(is_met(part, masks) for part in parts)
+            return all(_is_met(part, masks, pick) for part in parts)
         case Some(parts):
-            return any(is_met(part, masks) for part in parts)
+            return any(_is_met(part, masks, pick) for part in parts)
 
 
 def first(variable: Variable[Value], masks: Masks) -> Value:
     """Return the first value that a variable may have."""
-    may = masks.get(variable, variable.all)
-    return variable.values[(may & -may).bit_length() - 1]
+    return variable.values[_lowest(masks.get(variable, variable.all)).bit_length() - 1]
 
 
 def _reduced(formula: Formula, known: Masks, steps: Steps) -> Formula:
@@ -198,6 +213,22 @@ def _reduced(formula: Formula, known: Masks, steps: Steps) -> Formula:
             return every(_reduced(part, known, steps) for part in parts)
         case Some(parts):
             return some(_reduced(part, known, steps) for part in parts)
+
+
+def _lowest(mask: int) -> int:
+    return mask & -mask
+
+
+def _highest(mask: int) -> int:
+    return 1 << mask.bit_length() - 1
+
+
+def _variables(formula: Formula) -> Iterator["Variable[object]"]:
+    if isinstance(formula, Atom):
+        yield formula.variable
+    else:
+        for part in formula.parts:
+            yield from _variables(part)
 
 
 def _conjuncts(formula: Formula) -> tuple[Formula, ...]:

@@ -102,7 +102,7 @@ class OpenWorld:
     def __init__(self, mentioned: Mentions) -> None:
         plain = [glob for glob in (*mentioned.requested, *mentioned.models) if "*" not in glob]
         globs = (*mentioned.requested, *mentioned.models, *mentioned.classes)
-        self.texts = Texts(globs, likely=(*plain, "some-model"))
+        self.texts = Texts(globs, likely=("some-model", *plain))
         self._requested: Variable[str] = Variable("model", self.texts.values)
         self._fits: dict[str, Variable[str]] = {}
         self._states = PoolStates()
@@ -133,6 +133,8 @@ class OpenWorld:
             return None
         state = first(self._pools, masks)
         others = self._others(requested, meant, fits, state is not None)
+        if others is None:
+            return None
         states = self._states.read(masks)
         targets = [target]
         if state is not None:
@@ -146,20 +148,27 @@ class OpenWorld:
 
     def _settled(self, masks: Masks, requested: str) -> Fits:
         """Return how the globs fit the models meant, in an answer."""
-        may = {glob: masks.get(each, each.all) for glob, each in self._fits.items()}
+        said = self.texts.fitting(requested)  # all that is meant is called this
+        may = {g: masks.get(each, each.all) for g, each in self._fits.items() if g not in said}
         return Fits(
             no={glob for glob, mask in may.items() if mask & 0b011 == 0b001},
-            all={glob for glob, mask in may.items() if mask & 0b011 == 0b010}
-            - self.texts.fitting(requested),
+            all={glob for glob, mask in may.items() if mask & 0b011 == 0b010},
             some={glob for glob, mask in may.items() if mask == 0b100},
         )
 
-    def _others(self, requested: str, meant: bool, fits: Fits, needed: bool) -> list[Model]:
-        """Return models that the request means as well: globs fit some of them or all."""
+    def _others(self, requested: str, meant: bool, fits: Fits, needed: bool) -> list[Model] | None:
+        """Return models that the request means as well: globs fit some of them or all.
+
+        `None`: a glob fits one, and every text that it fits is one that no glob may fit.
+        """
+        texts = {glob: self.texts.find((glob,), fits.no) for glob in fits.all | fits.some}
+        if "" in texts.values():
+            return None
 
         def called(name: str, globs: set[str]) -> Model:
-            texts = {self.texts.find((glob,), set(), rather=fits.no) for glob in globs}
-            return Model(ModelName(name), frozenset({requested, *texts}))
+            if any_of(fits.no | fits.some)((name,)):
+                name = self.texts.find((), fits.no, rather=fits.some) or name
+            return Model(ModelName(name), frozenset({requested, *(texts[glob] for glob in globs)}))
 
         models = [called("another-model", fits.all | fits.some)] if fits.some else []
         if not meant and (fits.all or fits.some or needed):
@@ -231,7 +240,10 @@ class OpenSubject:
         """Return the model of an answer; `requested` is one of its names where it is meant."""
         names, not_names = self._models.settled(masks)
         classes, not_classes = self._classes.settled(masks)
-        rather: set[str] = set() if requested is None else fits.no | fits.some
+        if requested is not None:
+            not_names |= fits.no
+            not_classes |= fits.no
+        rather: set[str] = set() if requested is None else fits.some
         aliases = {texts.find((glob,), not_names, rather) for glob in names}
         called = {texts.find((glob,), not_classes, rather) for glob in classes}
         own = texts.find((), not_names, rather)
@@ -242,8 +254,11 @@ class OpenSubject:
                 called.add(requested)
             else:
                 return None
-            called |= {texts.find((glob,), not_classes, rather) for glob in fits.all} - {""}
-            aliases |= {texts.find((glob,), not_names, rather) for glob in fits.all} - {""}
+            for glob in fits.all:
+                as_class = texts.find((glob,), not_classes, rather)
+                as_alias = "" if as_class else texts.find((glob,), not_names, rather)
+                called |= {as_class} if as_class else set()
+                aliases |= set() if as_class else {as_alias}
         if not own or "" in aliases | called:
             return None
         labels = self._model_labels.read(masks)

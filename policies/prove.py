@@ -13,7 +13,7 @@ from policies.compiled import in_order
 from policies.confirm import Reached, reached
 from policies.evaluate import compile_
 from policies.facts import Inventory, Truth
-from policies.formula import Masks, Narrowed, OutOfSteps, Steps, answers, narrowed
+from policies.formula import ANYTHING, Masks, Narrowed, OutOfSteps, Steps, answers, narrowed
 from policies.mentions import mentions
 from policies.model import BackendSelector, BackendType, InferencePolicy, Mode
 from policies.open_world import OpenWorld
@@ -132,7 +132,7 @@ class _Search:
         tried = 0
         for subject in self._world.subjects:
             forbidden = subject.part(backend=self._never)
-            start = narrowed((forbidden, self._request.tag(tag, truth)), {}, self._steps)
+            start = narrowed(ANYTHING, (forbidden, self._request.tag(tag, truth)), self._steps)
             if start is None:
                 continue
             tried += 1
@@ -148,11 +148,11 @@ class _Search:
 
     def _scenes(self, subject: Any, start: Narrowed) -> Iterator[tuple[Scene, Masks]]:
         """Yield a cluster for every answer, over all ways to a subject."""
-        common = narrowed((*start.open, *self._ways.common(subject)), start.masks, self._steps)
+        common = narrowed(start, self._ways.common(subject), self._steps)
         if common is None:
             return
         for way in self._ways.to(subject):
-            begun = narrowed((*common.open, *way.formulas), common.masks, self._steps)
+            begun = narrowed(common, way.formulas, self._steps)
             for masks in () if begun is None else answers(begun, self._steps):
                 scene = self._world.scene(subject, masks)
                 if scene is not None:

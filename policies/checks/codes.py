@@ -90,13 +90,13 @@ CODES: Mapping[str, Code] = {
         "the policies have too many conditions to say which rules are reached",
         "split the set, or use fewer globs that begin with `*`",
     ),
-    "nothing-considered": _error(
-        "a route considers no backend that can exist",
-        "correct `consider`; without it, whatever serves the requested model is considered",
-    ),
     "not-yet-served": _warning(
         "requests are not sent to this type of provider yet",
         "use an address of it that speaks OpenAI's API, as type `OpenAI`",
+    ),
+    "nothing-considered": _error(
+        "a route considers no backend that can exist",
+        "correct `consider`; without it, whatever serves the requested model is considered",
     ),
     "proof-failed": _error(
         "what a `lineside.dev/prove` annotation claims is not so; the message says for whom",

@@ -5,13 +5,14 @@ Asked of the formulas that `prove` searches, without the evaluator: a warning sa
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from policies.checks.codes import Found
 from policies.checks.words import listed, quoted
 from policies.compiled import CompiledRule, in_order
 from policies.facts import Inventory, Truth
 from policies.formula import (
+    ANYTHING,
     Formula,
     Narrowed,
     OutOfSteps,
@@ -36,8 +37,14 @@ from policies.regions import TooMany
 from policies.request import Request
 from policies.worlds import KnownWorld, World
 
-MAX_STEPS = 1_000_000
-"""Parts of conditions looked at for a whole set, about two seconds. Beyond: `not-checked`."""
+MAX_STEPS = 3_000_000
+"""Parts of conditions looked at for a whole set, a few seconds. Beyond: `not-checked`.
+
+Two hundred policies of two rules each need half a million.
+"""
+
+MAX_ANSWERS = 20
+"""Clusters tried for one question. Beyond, one is taken to exist."""
 
 _PROVIDER = BackendSelector(type=BackendType.PROVIDER)
 
@@ -75,7 +82,15 @@ def check_order(
         yield InPolicy(number, Found((*path, *each.path), each.code, each.message, each.help))
 
 
-InRule = tuple[CompiledRule, Found]
+InRule: TypeAlias = tuple[CompiledRule, Found]
+
+
+@dataclass(frozen=True, slots=True)
+class _To:
+    """A target, and what must be so for it in any case."""
+
+    subject: Any
+    so: Narrowed
 
 
 class _Rules:
@@ -98,38 +113,41 @@ class _Rules:
 
     def unreachable(self) -> Iterator[InRule]:
         """Find rules that never route, since others take or reject all that they match."""
+        if not self._world.subjects:
+            return
+        anywhere = _To(self._world.subjects[0], ANYTHING)
         rules = self._ways.rules
         rejects = [each for each in rules if each.compiled.rule.reject is not None]
-        open_ = self._so([negation(each.matched) for each in rejects])
+        rest = self._and(anywhere, [negation(each.matched) for each in rejects])
         enders: list[RuleFormulas] = [*rejects]
         for rule in rules:
             compiled = rule.compiled
             if compiled.rule.route is None or compiled.rule.reject is not None:
                 continue
-            left = open_ is not None and self._can((rule.matched,), open_)
-            if not left and not _only_guards(compiled) and self._can((rule.matched,)):
-                yield compiled, self._shadowed(rule, enders)
+            left = rest is not None and self._can((rule.matched,), rest)
+            if not left and not _only_guards(compiled) and self._can((rule.matched,), anywhere):
+                yield compiled, self._shadowed(rule, enders, anywhere)
             if not compiled.goes_on:
                 enders.append(rule)
-                open_ = open_ and self._so([negation(rule.matched)], open_)
+                rest = rest and self._and(rest, [negation(rule.matched)])
 
     def falling(self) -> Iterator[InRule]:
         """Find rules that keep a tag's requests local, and do not where the tag is unknown."""
         rules = enumerate(self._ways.rules)
         tagged = {number: each for number, each in rules if _protects_a_tag(each.compiled.rule)}
         to_providers = self._to_providers() if tagged else []
-        leaving = {way.number for _, way in to_providers}
+        leaving = {each.number for each, _ in to_providers}
         for number, rule in tagged.items():
             if number not in leaving:
                 rejects = rule.compiled.rule.reject is not None
-                ways = [each for each in to_providers if rejects or each[1].number > number]
+                ways = [each for each in to_providers if rejects or each[0].number > number]
                 yield from self._fallen(rule.compiled, ways)
 
-    def _fallen(self, rule: CompiledRule, ways: Sequence[tuple[Narrowed, Way]]) -> Iterator[InRule]:
+    def _fallen(self, rule: CompiledRule, ways: Sequence[tuple[Way, _To]]) -> Iterator[InRule]:
         for place, match in enumerate(rule.rule.matches or ()):
             tags = _wanted(match)
             unknown = self._unknown(match, tags) if tags else []
-            leaving = (way for common, way in ways if self._can((*unknown, *way.formulas), common))
+            leaving = (way for way, to in ways if self._can((*unknown, *way.formulas), to))
             way = next(leaving, None) if tags else None
             if way is not None:
                 message = (
@@ -151,21 +169,21 @@ class _Rules:
             *(self._request.tag(tag, Truth.FALSE) for tag in lacks if tag not in tags),
         ]
 
-    def _to_providers(self) -> list[tuple[Narrowed, Way]]:
+    def _to_providers(self) -> list[tuple[Way, _To]]:
         """Return the ways by which some request can reach a provider."""
-        found: list[tuple[Narrowed, Way]] = []
+        found: list[tuple[Way, _To]] = []
         for subject in self._world.subjects:
             provider = subject.part(backend=_PROVIDER)
-            common = self._so([provider, *self._ways.common(subject)])
-            if common is not None:
-                ways = self._ways.to(subject)
-                found += ((common, way) for way in ways if self._can(way.formulas, common))
+            formulas = (provider, *self._ways.common(subject))
+            to = self._and(_To(subject, ANYTHING), formulas)
+            ways = () if to is None else self._ways.to(subject)
+            found += ((way, to) for way in ways if to and self._can(way.formulas, to))
         return found
 
-    def _shadowed(self, rule: RuleFormulas, enders: Sequence[RuleFormulas]) -> Found:
-        by = next(
-            (each for each in enders if not self._can((rule.matched, negation(each.matched)))), None
-        )
+    def _shadowed(self, rule: RuleFormulas, enders: Sequence[RuleFormulas], anywhere: _To) -> Found:
+        """Name the rule that takes it all; where it takes several, none is named."""
+        beside = ((each, (rule.matched, negation(each.matched))) for each in enders)
+        by = next((each for each, left in beside if not self._can(left, anywhere)), None)
         whose = "earlier rules" if by is None else quoted(str(by.compiled.source))
         verb = "take" if by is None else "rejects" if by.compiled.rule.reject else "takes"
         name = quoted(rule.compiled.rule.name)
@@ -173,14 +191,19 @@ class _Rules:
         guards = "its guards hold all the same" if rule.compiled.guards else ""
         return Found((), "unreachable-rule", message, guards)
 
-    def _so(self, formulas: Sequence[Formula], after: Narrowed | None = None) -> Narrowed | None:
-        begun = after or Narrowed({}, [])
-        return narrowed((*begun.open, *formulas), begun.masks, self._steps)
+    def _and(self, to: _To, formulas: Sequence[Formula]) -> _To | None:
+        so = narrowed(to.so, formulas, self._steps)
+        return None if so is None else _To(to.subject, so)
 
-    def _can(self, formulas: Sequence[Formula], after: Narrowed | None = None) -> bool:
-        """Whether there is an answer to some formulas and those before them."""
-        start = self._so(formulas, after)
-        return start is not None and next(answers(start, self._steps), None) is not None
+    def _can(self, formulas: Sequence[Formula], to: _To) -> bool:
+        """Whether there is a cluster in which some formulas hold, and those of the target."""
+        start = narrowed(to.so, formulas, self._steps)
+        if start is None:
+            return False
+        for number, masks in enumerate(answers(start, self._steps)):
+            if number >= MAX_ANSWERS or self._world.scene(to.subject, masks) is not None:
+                return True
+        return False
 
 
 def _only_guards(rule: CompiledRule) -> bool:

@@ -12,7 +12,7 @@ from policies.checks.codes import Found
 from policies.checks.matches import check_match
 from policies.checks.words import quoted
 from policies.drop import BOUNDS
-from policies.formula import TRUE, Formula, OutOfSteps, Steps, answers, narrowed, negation
+from policies.formula import ANYTHING, Formula, OutOfSteps, Steps, answers, narrowed, negation
 from policies.mentions import mentions
 from policies.model import (
     BackendType,
@@ -152,7 +152,9 @@ def _exclude(path: Path, exclude: Exclude) -> Iterator[Found]:
     if asked.never((taken,)):
         message = f"exclude {name} drops nothing: no backend is as `drop` says"
         yield Found(here, "never-drops", message)
-    if not is_measured(drop) and (drop == Drop() or (exclude.if_ is None and taken == TRUE)):
+    # With an `if`, one that says `names: ['*']` is meant: it refuses while a tag is unknown too.
+    all_ = drop == Drop() or (exclude.if_ is None and asked.never((negation(taken),)))
+    if all_ and not is_measured(drop):
         message = f"exclude {name} drops every backend"
         yield Found(here, "drops-everything", message, "say which backends it is about")
 
@@ -185,7 +187,7 @@ class _Asked:
         """Whether no target can be so, as far as it can be told."""
         steps = Steps(MAX_STEPS)
         try:
-            start = narrowed(formulas, {}, steps)
+            start = narrowed(ANYTHING, formulas, steps)
             if self.world is None or start is None:
                 return self.world is not None
             for number, masks in enumerate(answers(start, steps)):
