@@ -29,6 +29,8 @@ SOURCES_SINCE, ANNOUNCES_SINCE = (0, 31), (0, 26)
 BUFFER_STEPS = 10_000
 """vLLM's own default."""
 
+WITHOUT_REPLAY = "events that get lost are lost for good, a restarted agent begins with nothing"
+
 BY_LOAD = "requests go to it by load alone"
 
 DETAILS_FLAG = "add --enable-prompt-tokens-details"
@@ -213,12 +215,11 @@ def _guessed(rank: Rank) -> Iterator[Check]:
 
 def _replay(seen: Seen, rank: Rank) -> Iterator[Check]:
     replay, of = rank.engine.replay, _of(rank)
-    without = "events that get lost are lost for good, and a restarted agent begins with nothing"
     if not replay:
-        text = f"it answers no replays{of}: {without}"
+        text = f"it answers no replays{of}: {WITHOUT_REPLAY}"
         yield Check("replay", "warning", text, f"add a `replay_endpoint`: {events_flag()}")
     elif rank.replay is Listener.NOBODY:
-        text = f"nothing listens for replays at {replay}{of}: {without}"
+        text = f"nothing listens for replays at {replay}{of}: {WITHOUT_REPLAY}"
         yield Check("replay", "warning", text, f"add a `replay_endpoint`: {events_flag()}")
     elif not seen.guessed:
         yield Check("replay", "ok", f"a replay socket listens at {replay}{of}")
@@ -228,6 +229,18 @@ def _replay(seen: Seen, rank: Rank) -> Iterator[Check]:
         yield Check(
             "buffer_steps", "warning", text, f"add {events_flag(buffer_steps=10 * BUFFER_STEPS)}"
         )
+
+
+def _replayed(rank: Rank, probed: Probed) -> Iterator[Check]:
+    if probed.replays is None:
+        return
+    replay, of = rank.engine.replay, _of(rank)
+    if probed.replays:
+        text = f"the probe's events came again from {replay}{of} when they were asked for"
+        yield Check("replayed", "ok", text)
+    else:
+        text = f"the probe's events did not come again from {replay}{of}: {WITHOUT_REPLAY}"
+        yield Check("replayed", "warning", text, f"compare `replay_endpoint`: {events_flag()}")
 
 
 def _of(rank: Rank) -> str:
@@ -299,6 +312,7 @@ def _own_events(rank: Rank, probed: Probed) -> Iterator[Check]:
         width = "32-byte" if probed.wide_hashes else "64-bit"
         text = f"the probe's blocks were announced at {events}{of}, with {width} hashes"
         yield Check("own_events", "ok", text)
+        yield from _replayed(rank, probed)
     elif probed.others:
         text = (
             f"what comes from {events}{of} is not this engine's: the probe's blocks are not among"

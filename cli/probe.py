@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from agent.kv_events import Batch, BlockStored
-from agent.sequence import Whole
+from agent.sequence import Gap, Place, Whole
 from agent.subscriber import CannotSubscribe, Subscriber
 from coordinator.engines import Engine
 from lineside.hashing import pack
@@ -25,6 +25,12 @@ CONNECT_S = 3.0
 
 EVENT_S = 3.0
 """From the answer to its events, which leave the engine with the same step."""
+
+REPLAY_S = 4.0
+"""For the replay of one batch, asked for three times at most."""
+
+SILENCE_S = 0.5
+"""A replay of one batch that says nothing for this long will not come."""
 
 BLOCKS = 3
 """The prompt fills at least so many."""
@@ -47,6 +53,8 @@ class Probed:
     others: bool = False
     """Events came, and none of the prompt's blocks was among them."""
     wide_hashes: bool = False
+    replays: bool | None = None
+    """The replay socket gave the probe's own batch again; `None`: that was not tried."""
     unreadable: str = ""
     """Why no event can be read."""
 
@@ -74,7 +82,7 @@ class _Failed(Exception):
 
 async def probe(http: aiohttp.ClientSession, engine: Engine, block_size: int | None) -> Probed:
     """Probe one engine."""
-    heard = _Heard()
+    heard, replays = _Heard(), None
     listening = asyncio.create_task(heard.listen(engine)) if engine.events else None
     try:
         if listening is not None:
@@ -84,6 +92,7 @@ async def probe(http: aiohttp.ClientSession, engine: Engine, block_size: int | N
         usages = [await _complete(http, engine, prompt) for _ in range(2)]
         if listening is not None:
             await heard.until_own()
+            replays = await _replays(engine, heard.place)
     except _Failed as failed:
         return Probed(failure=str(failed))
     finally:
@@ -97,6 +106,7 @@ async def probe(http: aiohttp.ClientSession, engine: Engine, block_size: int | N
         own=heard.own.is_set(),
         others=heard.batches > 0,
         wide_hashes=heard.wide,
+        replays=replays,
         unreadable=heard.problem,
     )
 
@@ -109,6 +119,8 @@ class _Heard:
         self.batches = 0
         self.wide = False
         self.problem = ""
+        self.place: Place | None = None
+        """The batch with the prompt's first block."""
         self._ready = asyncio.Event()
         self._expected = b""
 
@@ -125,19 +137,20 @@ class _Heard:
                     if isinstance(item, Whole):
                         self._ready.set()
                     elif isinstance(item, Batch):
-                        self._take(item)
+                        self._take(item, reader.place)
         except CannotSubscribe as cannot:
             self.problem = f"{cannot} (an agent may hold it)"
             self._ready.set()
             self.own.set()  # nothing more is to be waited for
 
-    def _take(self, batch: Batch) -> None:
+    def _take(self, batch: Batch, place: Place | None) -> None:
         self.batches += 1
         for event in batch.events:
             if not (isinstance(event, BlockStored) and self._expected):
                 continue
             if event.packed.startswith(self._expected):
                 self.wide = any(isinstance(key, bytes) for key in event.keys)
+                self.place = place
                 self.own.set()
 
     async def until_ready(self) -> None:
@@ -147,6 +160,23 @@ class _Heard:
     async def until_own(self) -> None:
         """Wait for the prompt's first block."""
         await _within(EVENT_S, self.own)
+
+
+async def _replays(engine: Engine, place: Place | None) -> bool | None:
+    """Tell whether a batch that was heard comes again when it is asked for."""
+    if place is None or not engine.replay or engine.events_bind:  # that address is still taken
+        return None
+    reader = Subscriber(
+        engine.events, engine.replay, topic=engine.topic, place=place, silence_s=SILENCE_S
+    )
+    try:
+        async with asyncio.timeout(REPLAY_S), aclosing(reader.items()) as items:
+            async for item in items:
+                if isinstance(item, Whole) or (isinstance(item, Gap) and item.lost):
+                    return isinstance(item, Whole)
+    except (TimeoutError, CannotSubscribe):
+        pass
+    return False
 
 
 async def _within(seconds: float, event: asyncio.Event) -> None:

@@ -71,7 +71,7 @@ def seen(
 
 
 CAPTURED = seen(sources("get_kv_event_sources"))
-PROBED = Probed(prompt_tokens=97, cached_tokens=96, own=True)
+PROBED = Probed(prompt_tokens=97, cached_tokens=96, own=True, replays=True)
 
 
 def of(seen: Seen, code: str, probed: Probed | None = PROBED) -> list[tuple[str, str, str]]:
@@ -93,6 +93,11 @@ def test_a_captured_engine_lacks_nothing() -> None:
             "own_events",
             "ok",
             "the probe's blocks were announced at tcp://127.0.0.1:40801, with 64-bit hashes",
+        ),
+        Check(
+            "replayed",
+            "ok",
+            "the probe's events came again from tcp://127.0.0.1:39419 when they were asked for",
         ),
         Check("tokenizer", "ok", "its tokenizer is at /model"),
     ]
@@ -311,6 +316,13 @@ def test_tokenizers(at_hand: bool, tokenizes: bool, level: str, words: str) -> N
         ),
         pytest.param(
             replace(PROBED, wide_hashes=True), "own_events", "ok", "32-byte hashes", id="wide"
+        ),
+        pytest.param(
+            replace(PROBED, replays=False),
+            "replayed",
+            "warning",
+            "did not come again",
+            id="no replay",
         ),
         pytest.param(
             replace(PROBED, unreadable="cannot bind"),

@@ -4,11 +4,13 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import aiohttp
 import pytest
 
 from cli.examination import Report, examine
 from cli.main import main
-from tests.simulated import engine
+from tests.flow.test_reading import opened_port
+from tests.simulated import engine, post
 
 pytestmark = pytest.mark.flow
 
@@ -57,6 +59,22 @@ async def test_each_lack_is_named(engines: Engines) -> None:
     }
     said = {check.code: check.message for check in reports["whole"].checks}
     assert said["own_events"].endswith("with 32-byte hashes")
+    assert "came again" in said["replayed"]
+
+
+async def test_a_publisher_that_connects_is_heard_at_its_address() -> None:
+    with opened_port() as port, engine("--kv-connect", f"tcp://127.0.0.1:{port}") as listening:
+        (report,) = await examine([{"url": f"http://{listening['http']}"}], with_probe=True)
+    assert wrong(report) == [("warning", "events"), ("warning", "tokenizer")]
+    assert "own_events" in [check.code for check in report.checks]
+
+
+async def test_a_replay_socket_that_is_silent_is_found_out() -> None:
+    with engine("--faults") as listening:
+        async with aiohttp.ClientSession(f"http://{listening['http']}") as client:
+            await post(client, "/sim/faults", fault="ignore_replays")
+        (report,) = await examine([{"url": f"http://{listening['http']}"}], with_probe=True)
+    assert wrong(report) == [("warning", "replayed"), ("warning", "tokenizer")]
 
 
 async def test_another_engines_events_are_told_from_its_own(engines: Engines) -> None:
