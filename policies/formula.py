@@ -24,7 +24,7 @@ class Variable(Generic[Value]):
         return (1 << len(self.values)) - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Atom:
     """The variable has one of the values in the mask."""
 
@@ -32,14 +32,14 @@ class Atom:
     mask: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class All:
     """Every part holds. No parts: true."""
 
     parts: tuple["Formula", ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Some:
     """One part holds at least. No parts: false."""
 
