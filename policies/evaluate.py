@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lineside.ids import ModelName
+from policies.attempt import BoundRule
 from policies.compiled import CompiledRule, in_order
-from policies.course import BoundRule, Course, follow
+from policies.course import Course, follow
 from policies.facts import Inventory, Measured, Pools, RequestFacts, Target, places
 from policies.masks import Masks
 from policies.match import Asked

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from policies.compiled import CompiledDrop, CompiledRule
-from policies.course import DEFAULT
 from policies.drop import BOUNDS
 from policies.formula import TRUE, Formula, every, negation, some
 from policies.match import in_bounds
 from policies.model import BackendSelector, BackendType, Drop, Route, Stage, Threshold
 from policies.request import Request
-from policies.verdict import Source
+from policies.verdict import DEFAULT, Source
 from policies.worlds import Subject, World
 
 

@@ -42,6 +42,10 @@ class Source:
         return "/".join(part for part in (self.policy, self.rule, self.part) if part)
 
 
+DEFAULT = Source("default", "default")
+"""The route where no rule has one: engines that serve the requested model, and no providers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Denied:
     """A `reject` that matched."""
