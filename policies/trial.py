@@ -4,7 +4,7 @@ Pure, and the same every time: what is left to chance is tried with several numb
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,6 +19,20 @@ CHANCES = 16
 """Numbers to try. Of two that tie, one wins all of them once in 30,000 trials."""
 
 UNAVAILABLE = "not available"
+
+RECORDED_AS: Mapping[Measure, str] = {
+    Measure.PREDICTED_TTFT: "predicted_ttft_s",
+    Measure.PREDICTED_E2E: "predicted_e2e_s",
+    Measure.QUEUED_PROMPTS: "queued_prompts",
+    Measure.RUNNING_PROMPTS: "running_prompts",
+    Measure.UNCACHED_TOKENS: "uncached_tokens",
+    Measure.CACHED_TOKENS: "overlap_tokens",
+    Measure.KV_CACHE_USAGE: "kv_cache_usage",
+    Measure.GPU_UTILIZATION: "gpu_utilization",
+    Measure.COST: "price",
+    Measure.FRESHNESS: "freshness_s",
+}
+"""What decision records call each measurement; their `cost` is no money."""
 
 Json: TypeAlias = dict[str, Any]
 
@@ -118,21 +132,19 @@ class Trial:
         winner, *others = self.ranked
         return {
             **_named(winner.target),
-            "fallbacks": [_named(each.target) for each in others],
+            "fallbacks": [each.target.id for each in others],
             "by_chance_among": [_named(each) for each in self.winners] if self.by_chance else [],
         }
 
     def _candidate(self, each: Candidate) -> Json:
-        measured = {
-            measure.name.lower(): self.cluster.value(each.place, measure) for measure in Measure
-        }
+        measured = {name: self.cluster.value(each.place, m) for m, name in RECORDED_AS.items()}
         return {
             **_named(each.target),
             "pools": sorted(each.target.pools),
             "stage": each.stage or None,
             "dropped_by": each.dropped_by or None,
             "reason": each.reason or None,
-            "measured": measured,
+            **measured,
         }
 
 
