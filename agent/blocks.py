@@ -5,6 +5,7 @@ Written by the engine's `Residency` alone; `agent.hybrid` reads it.
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 from agent.kv_events import EngineKey
 from lineside.hashing import strided
@@ -50,29 +51,30 @@ class Block:
         self.children: Block | set[Block] | None = None
 
     def place(self, keys: Sequence[BlockKey], stride: int) -> None:
-        """Take the keys of its units, in order, and count on from the block before."""
+        """Take the keys of its units, and find those that are reported, counting on from before.
+
+        The block before has its place already.
+        """
         self.key = keys[-1]
         if len(keys) > 1:
             self.inner = array("Q", keys[:-1]).tobytes()
-        self._count(keys, stride)
-
-    def recount(self, stride: int) -> None:
-        """Count its units anew, at another stride. The block before has been counted."""
-        before = 0 if self.parent is None else self.parent.phase
-        phase = before + len(self.inner) // KEY_BYTES + 1
-        if phase < stride or self.key is None:
-            self.phase, self.reported = phase, ()
-        else:
-            self._count([*map(BlockKey, array("Q", self.inner)), self.key], stride)
-
-    def _count(self, keys: Sequence[BlockKey], stride: int) -> None:
-        """Find those of its keys that are reported: their depth is a multiple of the stride."""
         before = 0 if self.parent is None else self.parent.phase
         phase = before + len(keys)
-        if phase < stride:
-            self.phase, self.reported = phase, ()
-        else:
-            self.phase, self.reported = phase % stride, tuple(strided(keys, stride, before + 1))
+        if phase >= stride:
+            self.reported = tuple(strided(keys, stride, before + 1))
+            phase %= stride
+        self.phase = phase
+
+    def restride(self, stride: int) -> None:
+        """Find the keys that are reported at another stride. The block before has done so."""
+        before = 0 if self.parent is None else self.parent.phase
+        phase = before + len(self.inner) // KEY_BYTES + 1
+        self.reported = ()
+        if phase >= stride and self.key is not None:
+            inner = cast(Sequence[BlockKey], array("Q", self.inner)) if self.inner else ()
+            self.reported = tuple(strided([*inner, self.key], stride, before + 1))
+            phase %= stride
+        self.phase = phase
 
     def below(self) -> "Iterable[Block]":
         """Return the blocks that follow this one."""

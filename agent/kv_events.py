@@ -18,7 +18,7 @@ EngineKey: TypeAlias = int | bytes
 """The engine's own hash of a block and its whole prefix; opaque. Integers are unsigned."""
 
 
-class BlockStored(msgspec.Struct, frozen=True):
+class BlockStored(msgspec.Struct, frozen=True, gc=False):
     """A run of consecutive full blocks is in the cache, once more for each key."""
 
     keys: tuple[EngineKey, ...]
@@ -43,7 +43,7 @@ class BlockStored(msgspec.Struct, frozen=True):
     """Tokens that the group's attention reaches back to, itself included; `None`: not told."""
 
 
-class BlockRemoved(msgspec.Struct, frozen=True):
+class BlockRemoved(msgspec.Struct, frozen=True, gc=False):
     """One copy of each key left the cache."""
 
     keys: tuple[EngineKey, ...]
@@ -51,7 +51,7 @@ class BlockRemoved(msgspec.Struct, frozen=True):
     group: int
 
 
-class AllBlocksCleared(msgspec.Struct, frozen=True):
+class AllBlocksCleared(msgspec.Struct, frozen=True, gc=False):
     """The cache is empty: every medium, every group."""
 
 
@@ -95,7 +95,7 @@ def decode(frames: Sequence[bytes]) -> Batch:
         raise Undecodable(f"a sequence number of {len(number)} bytes instead of 8")
     seq = int.from_bytes(number, "big")
     wire = _read_whole(payload) or _read_apart(payload, seq)
-    read = [_event(event) for event in wire.events]
+    read = [_event(event) for event in _joined(wire.events)]
     events = tuple(event for event in read if event is not None)
     return Batch(
         seq=seq,
@@ -140,7 +140,7 @@ def is_replay_end(frames: Sequence[bytes]) -> bool:
 # --- the wire: maps from 0.24 on, arrays before; an array has the fields in this order ------------
 
 
-class _Stored(msgspec.Struct, tag="BlockStored"):
+class _Stored(msgspec.Struct, gc=False, tag="BlockStored"):
     block_hashes: list[int | bytes]
     parent_block_hash: int | bytes | None = None
     token_ids: list[int] | None = None
@@ -154,25 +154,25 @@ class _Stored(msgspec.Struct, tag="BlockStored"):
     kv_cache_spec_sliding_window: int | None = None
 
 
-class _Removed(msgspec.Struct, tag="BlockRemoved"):
+class _Removed(msgspec.Struct, gc=False, tag="BlockRemoved"):
     block_hashes: list[int | bytes]
     medium: str | None = None
     group_idx: int | None = None
 
 
-class _Cleared(msgspec.Struct, tag="AllBlocksCleared"):
+class _Cleared(msgspec.Struct, gc=False, tag="AllBlocksCleared"):
     pass
 
 
-class _StoredArray(_Stored, array_like=True, tag="BlockStored"):
+class _StoredArray(_Stored, array_like=True, gc=False, tag="BlockStored"):
     pass
 
 
-class _RemovedArray(_Removed, array_like=True, tag="BlockRemoved"):
+class _RemovedArray(_Removed, array_like=True, gc=False, tag="BlockRemoved"):
     pass
 
 
-class _ClearedArray(_Cleared, array_like=True, tag="AllBlocksCleared"):
+class _ClearedArray(_Cleared, array_like=True, gc=False, tag="AllBlocksCleared"):
     pass
 
 
@@ -220,6 +220,26 @@ _FULL_ATTENTION = {None, "full_attention", "mla_attention", "sink_full_attention
 def _is_map(packed: bytes | msgspec.Raw) -> bool:
     view = memoryview(packed)
     return len(view) > 0 and (0x80 <= view[0] <= 0x8F or view[0] in (0xDE, 0xDF))
+
+
+def _joined(events: "Sequence[_MapEvent | msgspec.Raw]") -> "list[_MapEvent | msgspec.Raw]":
+    """Make one removal of those that follow each other in a medium and a group.
+
+    Taking events one by one costs more than what they say: an engine whose cache is full removes
+    each block by an event of its own.
+    """
+    joined: list[_MapEvent | msgspec.Raw] = []
+    last: _Removed | None = None
+    for event in events:
+        if not isinstance(event, _Removed):
+            last = None
+        elif last and (event.medium, event.group_idx) == (last.medium, last.group_idx):
+            last.block_hashes += event.block_hashes
+            continue
+        else:
+            last = event if event.medium in _MEDIA else None
+        joined.append(event)
+    return joined
 
 
 def _event(wire: _MapEvent | msgspec.Raw) -> KvEvent | None:

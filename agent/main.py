@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import os
 import secrets
 import socket
@@ -34,6 +35,11 @@ from lineside.schema import split_address
 STOP_S = 5.0
 """What the whole agent gets to end in after a signal; then it ends anyhow. A thread that a
 checkpoint's disk holds up cannot be cancelled, and would keep the agent for as long as the disk.
+"""
+
+COLLECT = (10_000, 10, 100)
+"""Thresholds of the garbage collector. An engine's blocks are a million objects that come and go,
+and nothing in them is garbage before it is freed: to look through them is work for nothing.
 """
 
 CLOSE_S = 1.0
@@ -166,6 +172,7 @@ def start(arguments: argparse.Namespace) -> int:
         return config
     logs.setup(config.log_level)
     log.info("starting", config=config.masked())
+    gc.set_threshold(*COLLECT)
     return process.serve(partial(run, config), end_within_s=STOP_S)
 
 

@@ -140,7 +140,7 @@ class Residency:
                 self._windows.place(block)
                 self._judge(block)
                 continue
-            block.recount(self._stride)
+            block.restride(self._stride)
             if level != GONE:
                 for key in block.reported:
                     self._carriers[key] = self._carriers.get(key, 0) + ONE[level]
@@ -268,7 +268,7 @@ class Residency:
         pending, hybrid = [block], self.hit_points
         while pending:
             block = pending.pop()
-            level = fastest(block.copies)
+            level = 0 if block.copies & MASK else fastest(block.copies)
             if block.parent is not None and block.parent.level > level:
                 level = block.parent.level
             if level == block.level:

@@ -285,6 +285,29 @@ def test_an_event_reads_the_same_in_both_encodings(
     assert read(encode(name, fields)).events == (event,)
 
 
+@pytest.mark.parametrize("encode", [as_map, as_array])
+def test_removals_in_a_row_are_one_in_each_medium_and_group(encode: Any) -> None:
+    def removed(*keys: int, medium: str = "GPU", group_idx: int = 0) -> Any:
+        fields = {"block_hashes": list(keys), "medium": medium, "group_idx": group_idx}
+        return encode("BlockRemoved", fields)
+
+    batch = read(
+        *(removed(1), removed(2, -1), removed(3, medium="CPU"), removed(4), removed(5)),
+        *(removed(6, group_idx=1), encode("BlockStored", wire()), removed(7, group_idx=1)),
+        *(removed(8, medium="TAPE"), removed(9, medium="TAPE"), removed(10)),
+    )
+    assert batch.events == (
+        BlockRemoved((1, 2, 2**64 - 1), Medium.GPU, 0),
+        BlockRemoved((3,), Medium.CPU, 0),
+        BlockRemoved((4, 5), Medium.GPU, 0),
+        BlockRemoved((6,), Medium.GPU, 1),
+        stored(),
+        BlockRemoved((7,), Medium.GPU, 1),
+        BlockRemoved((10,), Medium.GPU, 0),
+    )
+    assert batch.undecodable == 2
+
+
 def test_fields_and_elements_that_we_do_not_know_are_ignored() -> None:
     as_map_with_more = as_map("BlockRemoved", {"block_hashes": [1], "flavour": {"new": 1}})
     as_array_with_more = ["BlockRemoved", [1], "GPU", 0, "LOCAL", "tier", "new"]
