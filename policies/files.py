@@ -23,17 +23,17 @@ class Unreadable(Exception):
     """A file or a folder that cannot be read, or what cannot be meant by it."""
 
 
-def find(names: Iterable[str]) -> list[str]:
+def find(names: Iterable[str], most: int = MAX_FILES) -> list[str]:
     """Return the files that names stand for, each once. Raises `Unreadable`."""
     found: dict[str, str] = {}
     for name in names:
-        files = _below(name) if name != STDIN and os.path.isdir(name) else [name]
+        files = _below(name, most) if name != STDIN and os.path.isdir(name) else [name]
         if not files:
             raise Unreadable(f"{name}: there is no {', '.join(f'*{end}' for end in ENDINGS)} in it")
         for file in files:
             found.setdefault(file if file == STDIN else os.path.realpath(file), file)
-        if len(found) > MAX_FILES:
-            raise Unreadable(f"{name}: there are more than {MAX_FILES} files in it")
+        if len(found) > most:
+            raise Unreadable(f"{name}: there are more than {most} files in it")
     return list(found.values())
 
 
@@ -51,7 +51,7 @@ def _bytes(name: str) -> tuple[str, bytes]:
         raise Unreadable(f"{name}: cannot be read: {_why(error)}") from None
 
 
-def _below(folder: str) -> list[str]:
+def _below(folder: str, most: int) -> list[str]:
     def unreadable(error: OSError) -> None:
         raise Unreadable(f"{error.filename}: cannot be read: {_why(error)}")
 
@@ -63,7 +63,7 @@ def _below(folder: str) -> list[str]:
             for name in sorted(files)
             if name.endswith(ENDINGS) and not name.startswith(".")
         ]
-        if len(found) > MAX_FILES:
+        if len(found) > most:
             break
     return found
 

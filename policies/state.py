@@ -210,7 +210,7 @@ def _listed(said: _Resources) -> Iterator[Worker]:
         )
         for url in [engine.url for engine in each.spec.engines] or [f"http://{name}"]:
             labels = {**(each.spec.selector or {}), **each.spec.labels}
-            yield Worker(url.rpartition("://")[2], url, tuple(models), labels)
+            yield Worker(url.rpartition("://")[2].rstrip("/"), url, tuple(models), labels)
     for pool in said.pools:
         if not pool.spec.worker_sets:
             name, models = pool.metadata.name, dict.fromkeys(m.name for m in pool.spec.models)
