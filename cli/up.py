@@ -20,6 +20,7 @@ from cli.commands import Subcommands
 from cli.examination import WRONG, examine, shown
 from cli.shown import Out
 from cli.stack import Stack, running
+from coordinator import hub
 
 FIRST_LOOK_S = 10.0
 """How long to wait for the engines before saying what is there."""
@@ -32,7 +33,8 @@ Ctrl-C. A part that dies is started again, unless it dies five times in a minute
 An engine is http://HOST:PORT, with options behind commas:
   kv=tcp://HOST:PORT      its KV events (else asked of it, else port 5557)
   replay=tcp://HOST:PORT  its replay socket (else asked of it, else port 5558)
-  tokenizer=DIR           has tokenizer.json (else its /tokenize is asked)
+  tokenizer=DIR           has tokenizer.json; or ORG/NAME at a model hub (else the
+                          model's own, else its /tokenize is asked)
   rank=N                  only this data-parallel rank
   topic=TEXT              only events under this topic prefix
   api_key_file=FILE       the key that it was started with (--api-key)"""
@@ -128,10 +130,10 @@ def _option(key: str, value: str) -> str | int:
         if not value.isdigit():
             raise BadEngine(f"rank `{value}` is not a number from 0")
         return int(value)
-    if key == "tokenizer":
+    if key == "tokenizer" and not hub.is_name(value):
         directory = Path(value).expanduser()
         if not (directory / "tokenizer.json").is_file():
-            raise BadEngine(f"there is no tokenizer.json in `{value}`")
+            raise BadEngine(f"there is no tokenizer.json in `{value}`, and it is no ORG/NAME")
         return str(directory.resolve())
     if key in ("kv", "replay") and not value.startswith(("tcp://", "ipc://")):
         raise BadEngine(

@@ -40,7 +40,8 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replay: ZmqEndpoint | None = None
     """ZMQ endpoint of its replay socket. `null`: as for `kv`, port 5558."""
     tokenizer: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
-    """Directory with tokenizer.json. `null`: the model's own, where it is a local directory."""
+    """Directory with tokenizer.json, or ORG/NAME or ORG/NAME@REVISION at a model hub. `null`: what
+    the server names as its model, if that is a local directory or such a name."""
     rank: Annotated[int, Meta(ge=0, le=4095)] | None = None
     """Use this data-parallel rank alone. `null`: every rank that the server names."""
     topic: str | None = None
@@ -86,6 +87,20 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"`{name}` is {part:g} s, above `total_s`, which is {self.total_s:g} s",
                     f"lower `{name}` or raise `total_s`: the whole answer ends first",
                 )
+
+
+class ModelHub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where tokenizers come from that are named ORG/NAME; weights are never fetched."""
+
+    fetch: bool = True
+    """Fetch tokenizers that are named ORG/NAME. `false`: engines are asked to tokenize instead."""
+    url: ServerUrl | None = None
+    """The hub. `null`: what its library knows (`HF_ENDPOINT`), usually Hugging Face's."""
+    cache: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """Directory that keeps what was fetched. `null`: the library's own (`HF_HOME`), which engines
+    on the same machine share."""
+    token_file: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """File with an access token. `null`: what the library finds (`HF_TOKEN`, a login)."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -136,6 +151,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What open requests get to finish in after SIGTERM."""
     timeouts: Timeouts = Timeouts()
     """Of the gateway."""
+    hub: ModelHub = ModelHub()
+    """Where tokenizers that are named ORG/NAME come from."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Of the JSON lines on standard error."""
 

@@ -1,6 +1,8 @@
-"""Asks engines to tokenize: `POST /tokenize`, inside the caller's deadline, behind a breaker each.
+"""Asks engines to tokenize, inside the caller's deadline, behind a breaker each.
 
-Knows nothing of local tokenizers. Remembers which engines failed lately; never queues.
+An engine that has the render endpoint is asked there, with the request itself; the others at
+`/tokenize`, which takes most of what shapes a prompt. Knows nothing of local tokenizers. Remembers
+which engines failed lately; never queues.
 """
 
 import asyncio
@@ -12,7 +14,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from coordinator.canonical import Api, Canonical
+from coordinator.canonical import Api, Canonical, rewrite
 from coordinator.engines import Engine
 from lineside.clock import Clock
 from lineside.hashing import pack
@@ -26,6 +28,9 @@ OPEN_S = 5.0
 
 ATTEMPTS = 2
 """Engines asked for one request, if the first fails early."""
+
+LEAST_S = 0.01
+"""With less time left no engine is asked: it could not answer, and would be blamed for it."""
 
 MAX_ANSWER_BYTES = 32 << 20
 """A longer answer counts as a failure; a million token ids take a quarter of it."""
@@ -75,13 +80,26 @@ class _Refused(Exception):
     pass
 
 
+class _NoRoute(Exception):
+    pass
+
+
 class _BadAnswer(Exception):
     pass
 
 
-class _Answer(msgspec.Struct):
+class _Tokenized(msgspec.Struct):
     tokens: list[int]
 
+
+class _Rendered(msgspec.Struct):
+    token_ids: list[int]
+
+
+RENDER = {
+    Api.OPENAI_CHAT: "/v1/chat/completions/render",
+    Api.OPENAI_COMPLETIONS: "/v1/completions/render",
+}
 
 _ERRORS = (aiohttp.ClientError, OSError, TimeoutError, _BadAnswer)
 
@@ -93,20 +111,28 @@ class EngineTokenize:
     clock: Clock
     http: aiohttp.ClientSession
     _breakers: dict[EngineId, Breaker] = field(default_factory=dict)
+    _renderers: set[EngineId] = field(default_factory=set)
+    """Engines seen to have the render endpoint; most answer 403 there."""
     _turn: int = 0
 
     async def ask(
-        self, canonical: Canonical, engines: Sequence[Engine], deadline: float
+        self,
+        canonical: Canonical,
+        engines: Sequence[Engine],
+        deadline: float,
+        rendered: bool = False,
     ) -> bytes | Failure:
         """Return a request's packed token ids from one of the engines that serve its model.
 
-        `deadline` is in the event loop's time.
+        `deadline` is in the event loop's time. `rendered`: by the render endpoint or not at all.
         """
+        if rendered:
+            engines = [engine for engine in engines if engine.id in self._renderers]
         failure = Failure.NO_ENGINE
         for engine in self._order(engines)[:ATTEMPTS]:
-            if asyncio.get_running_loop().time() >= deadline:  # not this engine's fault
+            if deadline - asyncio.get_running_loop().time() < LEAST_S:  # not this engine's fault
                 return Failure.BUDGET
-            answer = await self._ask_one(canonical, engine, deadline)
+            answer = await self._ask_one(canonical, engine, deadline, rendered)
             if answer is not Failure.ENGINE_ERROR:
                 return answer
             failure = Failure.ENGINE_ERROR
@@ -114,9 +140,18 @@ class EngineTokenize:
             return Failure.BREAKER_OPEN
         return failure
 
+    async def look(self, engine: Engine, probe: Canonical, deadline: float) -> bool:
+        """Find out whether an engine has the render endpoint, and remember it."""
+        self._renderers.add(engine.id)
+        answer = await self.ask(probe, [engine], deadline, rendered=True)
+        if isinstance(answer, Failure):
+            self._renderers.discard(engine.id)
+        return engine.id in self._renderers
+
     def forget(self, engine: EngineId) -> None:
         """Drop what is known of an engine that left."""
         self._breakers.pop(engine, None)
+        self._renderers.discard(engine)
 
     def open_breakers(self) -> list[EngineId]:
         """Return the engines that are not asked for now."""
@@ -135,14 +170,14 @@ class EngineTokenize:
         return self._breakers.setdefault(engine.id, Breaker())
 
     async def _ask_one(
-        self, canonical: Canonical, engine: Engine, deadline: float
+        self, canonical: Canonical, engine: Engine, deadline: float, rendered: bool
     ) -> bytes | Failure:
         breaker = self._breaker(engine)
         breaker.begin()
         try:
             async with asyncio.timeout_at(deadline):
-                packed = await self._post(engine, question(canonical, engine))
-        except _Refused:
+                packed = await self._answer(canonical, engine, rendered)
+        except (_Refused, _NoRoute):
             breaker.succeed()
             return Failure.REFUSED
         except _ERRORS:
@@ -154,13 +189,29 @@ class EngineTokenize:
         breaker.succeed()
         return packed
 
-    async def _post(self, engine: Engine, body: bytes) -> bytes:
+    async def _answer(self, canonical: Canonical, engine: Engine, rendered: bool) -> bytes:
+        if engine.id in self._renderers:
+            body = rewrite(canonical, _model(canonical, engine), meter=False)
+            try:
+                return _rendered(await self._post(engine, RENDER[canonical.api], body))
+            except _NoRoute:  # another engine answers at this address now
+                self._renderers.discard(engine.id)
+                if rendered:
+                    raise
+        try:
+            return _tokenized(await self._post(engine, "/tokenize", question(canonical, engine)))
+        except _NoRoute as error:
+            raise _BadAnswer from error
+
+    async def _post(self, engine: Engine, path: str, body: bytes) -> bytes:
         async with self.http.post(
-            f"{engine.base_url}/tokenize",
+            f"{engine.base_url}{path}",
             data=body,
             headers={"content-type": "application/json"},
             allow_redirects=False,
         ) as response:
+            if response.status in (403, 404, 405, 501):
+                raise _NoRoute
             if response.status in (400, 413, 422):
                 raise _Refused
             if response.status != 200:
@@ -170,17 +221,33 @@ class EngineTokenize:
                 answer += chunk
                 if len(answer) > MAX_ANSWER_BYTES:
                     raise _BadAnswer
-        try:
-            return pack(msgspec.json.decode(answer, type=_Answer).tokens)
-        except (msgspec.DecodeError, OverflowError) as error:
-            raise _BadAnswer from error
+        return bytes(answer)
+
+
+def _tokenized(answer: bytes) -> bytes:
+    try:
+        return pack(msgspec.json.decode(answer, type=_Tokenized).tokens)
+    except (msgspec.DecodeError, OverflowError) as error:
+        raise _BadAnswer from error
+
+
+def _rendered(answer: bytes) -> bytes:
+    try:
+        prompts = msgspec.json.decode(answer, type=_Rendered | list[_Rendered])
+        first = prompts if isinstance(prompts, _Rendered) else prompts[0]
+        return pack(first.token_ids)
+    except (msgspec.DecodeError, OverflowError, IndexError) as error:
+        raise _BadAnswer from error
+
+
+def _model(canonical: Canonical, engine: Engine) -> str:
+    names = [served.name for served in engine.models]
+    return canonical.model if canonical.model in names or not names else names[0]
 
 
 def question(canonical: Canonical, engine: Engine) -> bytes:
     """Return the body of `/tokenize` for a request: its chat form, or the first of its prompts."""
     body = canonical.body
-    names = [served.name for served in engine.models]
-    model = canonical.model if canonical.model in names or not names else names[0]
     if canonical.api is Api.OPENAI_COMPLETIONS:
         fields: dict[str, Any] = {"prompt": canonical.prompts[0]}
     else:
@@ -189,7 +256,7 @@ def question(canonical: Canonical, engine: Engine) -> bytes:
         fields |= {name: body.get(name) for name in shaping}
     fields["add_special_tokens"] = body.get("add_special_tokens")
     asked = {name: value for name, value in fields.items() if value is not None}
-    return msgspec.json.encode({"model": model, **asked})
+    return msgspec.json.encode({"model": _model(canonical, engine), **asked})
 
 
 def _variables(body: Any) -> dict[str, Any] | None:

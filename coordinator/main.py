@@ -27,6 +27,7 @@ from coordinator.credentials import Credentials
 from coordinator.discovery import Discovery
 from coordinator.door_http import Door
 from coordinator.engines import Engine
+from coordinator.hub import Hub
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer
 from coordinator.limits import Unlimited
@@ -128,7 +129,8 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
     probes = await stack.enter_async_context(
         aiohttp.ClientSession(middlewares=credentials.middlewares())
     )
-    tokens = Tokens(clock, probes)
+    hub = Hub(config.hub.fetch, config.hub.url, config.hub.cache, config.hub.token_file)
+    tokens = Tokens(clock, probes, hub=hub)
     stack.callback(tokens.close)
     breakers = Breakers(cluster, config.stalled_s)
     service = _service(config, breakers, cluster, caches, tokens, secret, registry)
@@ -208,7 +210,7 @@ def _greeter(breakers: Breakers, tokens: Tokens) -> Callable[[Engine], Awaitable
 
     def greet(engine: Engine) -> Awaitable[object]:
         breakers.reset(engine.id)
-        return tokens.verify(engine)
+        return tokens.keep_verified(engine)
 
     return greet
 

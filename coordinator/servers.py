@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from coordinator import hub
 from coordinator.config import EngineSpec
 from coordinator.engines import Engine, ServedModel
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
@@ -121,7 +122,7 @@ def _engine(
         replay=replay,
         topic=spec.topic or "",
         stride=stride,
-        tokenizer=spec.tokenizer or _local_tokenizer(found.root),
+        tokenizer=spec.tokenizer or _own_tokenizer(found.root),
     )
 
 
@@ -201,5 +202,6 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _local_tokenizer(root: str) -> str | None:
-    return root if root.startswith("/") and Path(root, "tokenizer.json").is_file() else None
+def _own_tokenizer(root: str) -> str | None:
+    is_here = root.startswith("/") and Path(root, "tokenizer.json").is_file()
+    return root if is_here or hub.is_name(root) else None

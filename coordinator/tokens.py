@@ -1,15 +1,17 @@
 """A request's tokens: given, from the model's own tokenizer, from an engine, or unknown and why.
 
-One time budget covers all ways. A tokenizer is loaded once per directory, off the event loop, and
-trusted as long as no engine is known to tokenize otherwise (`verify`). Never holds up a request:
-out of budget, or no way, it is routed by load alone.
+One time budget covers all ways. A tokenizer is trusted as long as no engine is known to tokenize
+otherwise (`verify`), a doubtful one once an engine has confirmed it. Never holds up a request: out
+of budget, or no way, it is routed by load alone.
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -18,6 +20,8 @@ from coordinator import rendering
 from coordinator.canonical import Api, Canonical
 from coordinator.engine_tokenize import EngineTokenize, Failure
 from coordinator.engines import Engine
+from coordinator.hub import Hub
+from coordinator.loading import Loader, SourceState
 from coordinator.probes import probes
 from coordinator.rendering import NotRendered
 from coordinator.sandbox import MAX_TEXT_CHARS
@@ -29,18 +33,23 @@ from lineside.ids import EngineId
 BUDGET_S = 0.05
 """Default for all that a request's tokens may take."""
 
-INLINE_BYTES = 20_000
-"""A body up to this is rendered and encoded on the event loop, in well under a millisecond."""
+INLINE_BYTES = 8_000
+"""A body up to this is rendered and encoded on the event loop: in a fifth of a millisecond, or in
+5 ms if it was written to be slow."""
 
 POOL_THREADS = 2
 POOL_QUEUE = 32
 """Larger ones in the pool or waiting for it; beyond, a request goes by load alone (`busy`)."""
 
-RELOAD_AFTER_S = 60.0
-"""A directory that could not be read is tried again when a request asks for it after this."""
+LONG_BYTES = 500_000
+"""Above this a text written to be slow takes a thread for seconds, and an encoder cannot be
+stopped: only one such body at a time, so that a thread is left for the rest."""
 
 PROBE_S = 5.0
 """For each probe prompt of `verify`."""
+
+VERIFY_AGAIN_S = 60.0
+"""Until an engine is asked again that could not be compared with its tokenizer."""
 
 log = logs.get("coordinator.tokens")
 
@@ -70,6 +79,10 @@ class Reason(StrEnum):
     UNLOADABLE = "unloadable"
     DIFFERENT = "different"
     """An engine tokenized a probe otherwise than the directory."""
+    UNCONFIRMED = "unconfirmed"
+    """Engines may read the directory in another way, and none has confirmed ours."""
+    TOOL_CHOICE = "tool_choice"
+    """Tools that must not be chosen: an engine's setting says whether the prompt shows them."""
     CLIENT_TEMPLATE = "client_template"
     TEMPLATE = "template"
     """The template raised on this request, or the model has none."""
@@ -104,37 +117,24 @@ class Check(Enum):
     NO_TOKENIZER = "no_tokenizer"
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryState:
-    """One tokenizer directory, for people."""
-
-    directory: str
-    state: str
-    """`loading`, `ready` or `failed`."""
-    error: str = ""
-    encoder: str = ""
-    content_format: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Loading:
-    outcome: "asyncio.Future[Tokenizer | Unloadable]"
-    begun_at: float
-
-
 class Tokens:
     """Lives on one event loop. Whoever builds it calls `close`."""
 
     def __init__(
-        self, clock: Clock, http: aiohttp.ClientSession, budget_s: float = BUDGET_S
+        self,
+        clock: Clock,
+        http: aiohttp.ClientSession,
+        budget_s: float = BUDGET_S,
+        hub: Hub | None = None,
     ) -> None:
         self._clock = clock
         self._budget_s = budget_s
         self._engines = EngineTokenize(clock, http)
-        self._directories: dict[str, _Loading] = {}
+        self._loader = Loader(clock, hub or Hub())
         self._checks: dict[EngineId, dict[Api, Check]] = {}
+        self._verifying: dict[EngineId, object] = {}
         self._pool = ThreadPoolExecutor(POOL_THREADS, "tokens")
-        self._pooled = 0
+        self._pooled = self._long = 0
 
     async def of(self, canonical: Canonical, engines: Sequence[Engine]) -> Tokenized:
         """Return the tokens of a request's first prompt; `engines` serve its model."""
@@ -142,6 +142,8 @@ class Tokens:
         if known:
             return known
         deadline = asyncio.get_running_loop().time() + self._budget_s
+        if _hides_tools(canonical):
+            return await self._asked(canonical, engines, Reason.TOOL_CHOICE, deadline)
         tokenizer, reason = self._tokenizer(canonical.api, engines)
         if tokenizer:
             local = await self._encoded(tokenizer, canonical, deadline)
@@ -153,10 +155,8 @@ class Tokens:
         return await self._asked(canonical, engines, reason, deadline)
 
     async def verify(self, engine: Engine) -> Check:
-        """Load an engine's tokenizer and compare it with the engine's own on probe prompts.
-
-        To be called when an engine appears, and again when it may have been restarted.
-        """
+        """Load an engine's tokenizer and compare it with the engine's own on probe prompts."""
+        await self._look(engine)
         if engine.tokenizer is None:
             return Check.NO_TOKENIZER
         tokenizer = await self.load(engine.tokenizer)
@@ -174,18 +174,31 @@ class Tokens:
         worst = (Check.DIFFERENT, Check.SAME, Check.UNVERIFIED)
         return next(check for check in worst if check in found.values())
 
-    async def load(self, directory: str) -> Tokenizer | Unloadable:
-        """Read a directory now, rather than when the first request needs it."""
-        return await asyncio.shield(self._load(directory).outcome)
+    async def keep_verified(self, engine: Engine) -> None:
+        """Verify an engine, again and again until it could be compared, or is forgotten.
+
+        To be called when an engine appears, and when it may have been restarted.
+        """
+        mine = self._verifying[engine.id] = object()
+        while self._verifying.get(engine.id) is mine:
+            check = await self.verify(engine)
+            if engine.tokenizer is None or check in (Check.SAME, Check.DIFFERENT):
+                return
+            await self._clock.sleep(VERIFY_AGAIN_S)
+
+    async def load(self, source: str) -> Tokenizer | Unloadable:
+        """Read a tokenizer now, rather than when the first request needs it."""
+        return await self._loader.load(source)
 
     def forget(self, engine: EngineId) -> None:
         """Drop what is known of an engine that left."""
+        self._verifying.pop(engine, None)
         self._checks.pop(engine, None)
         self._engines.forget(engine)
 
-    def directories(self) -> list[DirectoryState]:
-        """Return the state of each tokenizer directory that was asked for."""
-        return [_state(name, loading) for name, loading in sorted(self._directories.items())]
+    def sources(self) -> list[SourceState]:
+        """Return the state of each tokenizer that was asked for."""
+        return self._loader.states()
 
     def checks(self) -> dict[EngineId, dict[Api, Check]]:
         """Return what `verify` last found, by engine."""
@@ -196,7 +209,8 @@ class Tokens:
         return self._engines.open_breakers()
 
     def close(self) -> None:
-        """Give up what is still being encoded."""
+        """Give up what is still being loaded or encoded."""
+        self._loader.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _tokenizer(self, api: Api, engines: Sequence[Engine]) -> tuple[Tokenizer | None, Reason]:
@@ -204,41 +218,36 @@ class Tokens:
         checks = [self._checks[e.id][api] for e in engines if e.id in self._checks]
         if Check.DIFFERENT in checks:
             return None, Reason.DIFFERENT
+        confirmed = Check.SAME in checks
         reason = Reason.NO_TOKENIZER
-        for directory in dict.fromkeys(e.tokenizer for e in engines if e.tokenizer):
-            outcome = self._load(directory).outcome
-            if not outcome.done():
+        for source in dict.fromkeys(e.tokenizer for e in engines if e.tokenizer):
+            tokenizer = self._loader.get(source)
+            if tokenizer is None:
                 reason = Reason.LOADING
-                continue
-            tokenizer = outcome.result()
-            if isinstance(tokenizer, Tokenizer):
-                return tokenizer, Reason.LOCAL if Check.SAME in checks else Reason.UNVERIFIED
-            reason = Reason.UNLOADABLE
+            elif isinstance(tokenizer, Unloadable):
+                reason = Reason.UNLOADABLE
+            elif tokenizer.doubt and not confirmed:
+                reason = Reason.UNCONFIRMED
+            else:
+                return tokenizer, Reason.LOCAL if confirmed else Reason.UNVERIFIED
         return None, reason
-
-    def _load(self, directory: str) -> _Loading:
-        now = self._clock.monotonic()
-        known = self._directories.get(directory)
-        if known and not (_has_failed(known) and now - known.begun_at > RELOAD_AFTER_S):
-            return known
-        outcome = asyncio.get_running_loop().run_in_executor(None, _load, directory)
-        loading = _Loading(outcome, now)
-        self._directories[directory] = loading
-        return loading
 
     async def _encoded(
         self, tokenizer: Tokenizer, canonical: Canonical, deadline: float
     ) -> bytes | Reason:
+        loop, size = asyncio.get_running_loop(), len(canonical.raw)
+        seconds = deadline - loop.time()
         try:
-            if len(canonical.raw) <= INLINE_BYTES:
-                return tokenizer.tokens(canonical)
-            if self._pooled >= POOL_QUEUE:
+            if size <= INLINE_BYTES:
+                return tokenizer.tokens(canonical, seconds)
+            is_long = size > LONG_BYTES
+            if self._pooled >= POOL_QUEUE or (is_long and self._long):
                 return Reason.BUSY
-            encoded = asyncio.get_running_loop().run_in_executor(
-                self._pool, tokenizer.tokens, canonical
-            )
+            until = time.monotonic() + seconds
+            encoded = loop.run_in_executor(self._pool, _in_time, tokenizer, canonical, until)
             self._pooled += 1
-            encoded.add_done_callback(self._leave_pool)
+            self._long += is_long
+            encoded.add_done_callback(partial(self._leave_pool, is_long))
             async with asyncio.timeout_at(deadline):
                 return await encoded
         except NotRendered as error:
@@ -246,8 +255,11 @@ class Tokens:
         except TimeoutError:
             return Reason.BUDGET
 
-    def _leave_pool(self, _: object) -> None:
+    def _leave_pool(self, is_long: bool, encoded: "asyncio.Future[bytes]") -> None:
         self._pooled -= 1
+        self._long -= is_long
+        if not encoded.cancelled():
+            encoded.exception()  # seen: nobody may wait for it any more
 
     async def _asked(
         self, canonical: Canonical, engines: Sequence[Engine], why: Reason, deadline: float
@@ -256,10 +268,19 @@ class Tokens:
             return Tokenized(TokenState.UNKNOWN, Reason.MEDIA)
         if len(canonical.raw) > MAX_TEXT_CHARS:
             return Tokenized(TokenState.UNKNOWN, Reason.TOO_LARGE)
-        answer = await self._engines.ask(canonical, engines, deadline)
+        must_render = why is Reason.TOOL_CHOICE
+        answer = await self._engines.ask(canonical, engines, deadline, must_render)
+        if must_render and answer is Failure.NO_ENGINE:
+            return Tokenized(TokenState.UNKNOWN, why)
         if isinstance(answer, Failure):
             return Tokenized(TokenState.UNKNOWN, _FAILED[answer])
         return _finished(canonical, TokenState.ENGINE, why, answer)
+
+    async def _look(self, engine: Engine) -> None:
+        probe = next(iter(probes(Api.OPENAI_CHAT, engine)), None)
+        if probe:
+            deadline = asyncio.get_running_loop().time() + PROBE_S
+            await self._engines.look(engine, probe, deadline)
 
     async def _compare(self, engine: Engine, tokenizer: Tokenizer, api: Api) -> Check:
         check = Check.UNVERIFIED
@@ -299,33 +320,13 @@ _FAILED = {
 }
 
 
-def _load(directory: str) -> Tokenizer | Unloadable:
-    try:
-        tokenizer = Tokenizer.load(directory)
-    except Unloadable as error:
-        log.warning("tokenizer not loaded", directory=directory, reason=str(error))
-        return error
-    log.info("tokenizer loaded", directory=directory, encoder=tokenizer.encoder)
-    return tokenizer
+def _in_time(tokenizer: Tokenizer, canonical: Canonical, until: float) -> bytes:
+    """Tokenize in what time is left after waiting for a thread."""
+    return tokenizer.tokens(canonical, until - time.monotonic())
 
 
-def _has_failed(loading: _Loading) -> bool:
-    return loading.outcome.done() and isinstance(loading.outcome.result(), Unloadable)
-
-
-def _state(directory: str, loading: _Loading) -> DirectoryState:
-    if not loading.outcome.done():
-        return DirectoryState(directory, "loading")
-    outcome = loading.outcome.result()
-    if isinstance(outcome, Unloadable):
-        return DirectoryState(directory, "failed", str(outcome))
-    content_format = outcome.template.content_format
-    return DirectoryState(
-        directory,
-        "ready",
-        encoder=outcome.encoder,
-        content_format=content_format.value if content_format else "",
-    )
+def _hides_tools(canonical: Canonical) -> bool:
+    return bool(canonical.tools) and canonical.body.get("tool_choice") == "none"
 
 
 def _without_tokenizer(canonical: Canonical) -> Tokenized | None:

@@ -13,11 +13,10 @@ import pytest
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.engine_tokenize import OPEN_S, Breaker, question
 from coordinator.engines import Engine, ServedModel
+from coordinator.loading import RELOAD_AFTER_S, SourceState
 from coordinator.probes import probes
 from coordinator.tokenizer import Tokenizer
 from coordinator.tokens import (
-    RELOAD_AFTER_S,
-    DirectoryState,
     Reason,
     Tokenized,
     Tokens,
@@ -96,8 +95,8 @@ async def test_a_model_with_a_directory_is_tokenized_locally(tokens: Tokens) -> 
     assert await tokens.of(completion("The import statement"), [engine()]) == Tokenized(
         EXACT, "unverified", pack([343, 1148, 469]), 3
     )
-    assert tokens.directories() == [
-        DirectoryState(MODEL, "ready", encoder="fastokens", content_format="parts")
+    assert tokens.sources() == [
+        SourceState(MODEL, "ready", encoder="fastokens", content_format="parts")
     ]
 
 
@@ -166,19 +165,21 @@ async def test_a_directory_that_cannot_be_read_is_tried_again(
     directory = str(tmp_path)
     with caplog.at_level(logging.WARNING):
         await tokens.load(directory)
-    assert tokens.directories() == [DirectoryState(directory, "failed", "no tokenizer.json")]
+    assert tokens.sources() == [SourceState(directory, "failed", "no tokenizer.json")]
     assert [r.message for r in caplog.records] == ["tokenizer not loaded"]
-    (tmp_path / "tokenizer.json").symlink_to(f"{MODEL}/tokenizer.json")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).symlink_to(f"{MODEL}/{name}")
     clock.now += RELOAD_AFTER_S + 1
     await tokens.load(directory)
-    assert tokens.directories() == [DirectoryState(directory, "ready", encoder="fastokens")]
+    assert tokens.sources() == [SourceState(directory, "ready", encoder="fastokens")]
 
 
 def test_reasons_are_a_closed_list() -> None:
     """Metrics have a label for each; a new one needs a row in their table."""
     assert {reason.value for reason in Reason} == {
         *("given", "local", "unverified", "media"),
-        *("no_tokenizer", "loading", "unloadable", "different", "client_template", "template"),
+        *("no_tokenizer", "loading", "unloadable", "different", "unconfirmed"),
+        *("client_template", "tool_choice", "template"),
         *("budget", "busy", "too_large", "unsupported"),
         *("engine_error", "breaker_open", "no_engine"),
     }
@@ -235,4 +236,4 @@ def test_the_question_to_an_engine_holds_what_shapes_the_prompt(
 
 def test_probes_are_requests_to_the_base_model() -> None:
     assert {probe.model for api in Api for probe in probes(api, engine())} == {"m"}
-    assert [len(probes(api, engine())) for api in Api] == [4, 4]
+    assert [len(probes(api, engine())) for api in Api] == [9, 5]
