@@ -230,7 +230,7 @@ CASES = [
     ),
     pytest.param(
         f"{POLICY}spec:\n  rules:\n  - name: r\n    matches: [{{model: {TANGLED.split(',')[0]}}}]\n"
-        f"    route: {{consider: [{{models: {{names: [{TANGLED}]}}}}]}}\n",
+        f"    route: {{consider: [{{models: {{names: [{TANGLED}], labels: {{a: b}}}}}}]}}\n",
         [
             "p.yaml:4:1: warning: not-checked: which rules are reached was not checked: there are "
             "too many conditions"

@@ -148,6 +148,8 @@ def _exclude(path: Path, exclude: Exclude) -> Iterator[Found]:
             message = f"exclude {name} drops nothing: no number is within the bounds of `{written}`"
             yield Found((*here, written), "never-drops", message)
     asked = _Asked.of(drop)
+    if asked is None:
+        return
     taken = covers(asked.subject, drop)
     if asked.never((taken,)):
         message = f"exclude {name} drops nothing: no backend is as `drop` says"
@@ -171,16 +173,16 @@ def _is_possible(threshold: Threshold, measure: Measure) -> bool:
 class _Asked:
     """A target that may be anything, and the search for what it would have to be."""
 
-    world: OpenWorld | None
-    """`None`: there are too many names to tell apart."""
-    subject: Any
+    world: OpenWorld
+    subject: OpenSubject
 
     @classmethod
-    def of(cls, part: Any) -> "_Asked":
+    def of(cls, part: Drop | Route) -> "_Asked | None":
+        """Return what to ask of a part; `None`: it has too many names to tell apart."""
         try:
             world = OpenWorld(mentions((part,)))
         except TooMany:
-            return cls(None, _ANYTHING)
+            return None
         return cls(world, world.subjects[0])
 
     def never(self, formulas: Sequence[Formula]) -> bool:
@@ -188,9 +190,7 @@ class _Asked:
         steps = Steps(MAX_STEPS)
         try:
             start = narrowed(ANYTHING, formulas, steps)
-            if self.world is None or start is None:
-                return self.world is not None
-            for number, masks in enumerate(answers(start, steps)):
+            for number, masks in enumerate(answers(start, steps) if start else ()):
                 found = self.world.scene(self.subject, masks) is not None
                 if found or number >= MAX_ANSWERS:
                     return False
@@ -202,6 +202,8 @@ class _Asked:
 def _candidates(path: Path, route: Route) -> Iterator[Found]:
     """Check whom the route considers, and whom its stages can take of them."""
     asked = _Asked.of(route)
+    if asked is None:
+        return
     candidate = considered(asked.subject, route)
     if route.consider is not None and asked.never((candidate,)):
         yield Found((*path, "consider"), "nothing-considered", "no backend can be considered")
@@ -281,6 +283,3 @@ def _set(path: Path, given: SetFields) -> Iterator[Found]:
         if name.lower() in HEADERS:
             message = f"header {quoted(name)} is the gateway's own"
             yield Found((*path, "headers", name), "reserved-header", message)
-
-
-_ANYTHING = OpenSubject(mentions(()))
