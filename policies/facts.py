@@ -86,7 +86,7 @@ class Inventory:
 _BITS = bytes.maketrans(b"01", b"\x00\x01")
 
 
-@lru_cache(maxsize=4096)  # the same few masks come with every request; the oldest go
+@lru_cache(maxsize=512)  # a few masks come with every request; those not asked for long go
 def places(mask: int) -> tuple[int, ...]:
     """Return the places in a bit mask, ascending."""
     digits = f"{mask:b}"[::-1].encode().translate(_BITS)
