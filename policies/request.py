@@ -23,14 +23,14 @@ APIS = ("openai-chat", "openai-completions")
 
 
 class Request:
-    """All requests at once."""
+    """All requests at once. What nobody asks for is as plain as can be in each answer."""
 
     def __init__(self, mentioned: Mentions, world: World[Any]) -> None:
         self._world = world
-        self._tenant = _text("tenant", mentioned.tenants, ("a-tenant",), "")
-        self._api = _text("api", mentioned.apis, APIS, "")
+        self._tenant = _text("tenant", mentioned.tenants, ("a-tenant",))
+        self._api = _text("api", mentioned.apis, APIS)
         self._headers: dict[str, Variable[str | None]] = {
-            name: Variable(("header", name), (None, *_text(name, globs, (), "").values))
+            name: Variable(("header", name), (None, *_text(name, globs, ()).values))
             for name, globs in mentioned.headers.items()
         }
         self._stream: Variable[bool] = Variable("stream", (False, True))
@@ -95,8 +95,8 @@ class Request:
         return Held(atom(self._tags[tag], mask), atom(self._tags[tag], mask | _UNKNOWN))
 
 
-def _text(name: Hashable, globs: Sequence[str], likely: Sequence[str], empty: str) -> Variable[str]:
-    return Variable(name, (*dict.fromkeys((*witnesses(globs, likely=likely), empty)),))
+def _text(name: Hashable, globs: Sequence[str], likely: Sequence[str]) -> Variable[str]:
+    return Variable(name, (*witnesses(globs, likely=likely), "") if globs else ("",))
 
 
 def _asked(field: str) -> Callable[[object], Asked]:
@@ -119,4 +119,4 @@ def _counts(thresholds: Iterable[Threshold]) -> tuple[int | None, ...]:
         if bound is not None
     ]
     near = {n for b in bounds for n in (floor(b) - 1, floor(b), ceil(b), ceil(b) + 1)}
-    return (*sorted(n for n in near | {100} if n >= 0), None)
+    return (*sorted(n for n in near if n >= 0), None)

@@ -537,10 +537,10 @@ FINE = [
         id="a stage that takes models which the earlier one does not",
     ),
     pytest.param(
-        f"{ANNOTATED}    lineside.dev/prove: tag=a never=name:bed*; tag=b never=label:zone=eu\n"
+        f"{ANNOTATED}    lineside.dev/prove: tag=a never=Provider:bed*; tag=b never=Local\n"
         "spec: {rules: [{name: r, route: {select: [{type: Local, names: [none]}], exclude: [\n"
         "  {name: x, if: {tags: {any: [a, b]}}, drop: {backend: {names: ['*']}}}]}}]}\n",
-        id="claims about a name and a label that hold",
+        id="claims about a name and a type that hold",
     ),
 ]
 

@@ -39,18 +39,15 @@ class Malformed:
 
 
 def parse_never(text: str) -> BackendSelector | Malformed:
-    """Read which backends are meant: a type, `name:GLOB` or `label:KEY=VALUE`."""
-    if text in _TYPES:
-        return BackendSelector(type=_TYPES[text])
-    kind, _, rest = text.partition(":")
-    if kind == "name" and rest:
-        return BackendSelector(names=(rest,))
-    key, equals, value = rest.partition("=")
-    if kind == "label" and key and equals:
-        return BackendSelector(labels={key: value})
-    known = "`Provider`, `Local`, `name:GLOB` or `label:KEY=VALUE`"
-    near = did_you_mean(text, _TYPES)
-    return Malformed(f"{quoted(text)} says of no backend that it is meant", near or f"say {known}")
+    """Read which backends are meant: `Provider`, `Local`, or one with a name, `Provider:GLOB`."""
+    kind, colon, name = text.partition(":")
+    if kind in _TYPES and bool(colon) == bool(name):
+        return BackendSelector(type=_TYPES[kind], names=(name,) if name else None)
+    help_ = "" if kind in _TYPES else did_you_mean(kind, _TYPES)
+    message = f"{quoted(text)} says of no backend that it is meant"
+    return Malformed(
+        message, help_ or "say `Provider`, `Local`, or one with a name: `Provider:acme`"
+    )
 
 
 def parse_claims(text: str) -> list[Claim | Malformed]:
