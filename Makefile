@@ -22,7 +22,7 @@ test: setup ## everything, under five minutes; a file stays in one process
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-soak: setup ## ten minutes of churn, after which nothing may be left; SOAK_S=60 for a short one
-	$(BIN)/python -m pytest -s -m soak
+	$(BIN)/python -m pytest -s -p no:logging -m soak # that plugin keeps every record until the end
 
 test-vllm: setup ## before real vLLM engines; first installs vLLM's CPU build (2.4 GB) into VLLM_VENV
 	$(PYTHON) tests/vllm/install.py $(VLLM_VENV)
