@@ -155,7 +155,7 @@ def test_a_coordinators_findings(text: str, said: str) -> None:
         pytest.param(
             "transport: plaintext\ncoordinators: []",
             "c.yaml:2:15: wrong-value: `coordinators` must be a list, each entry HOST:PORT;"
-            " at least one, not a list",
+            " at least one, not 0",
             id="nobody to report to",
         ),
         pytest.param(

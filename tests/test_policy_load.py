@@ -136,8 +136,8 @@ def told(text: str | bytes) -> str:
         ),
         pytest.param(
             f"{HEAD}spec: {{rules: []}}\n",
-            "4:15: wrong-value: `spec.rules` must be a list, each entry a mapping of fields; at"
-            " least one, not a list",
+            "4:15: wrong-value: `spec.rules` must be a list, each entry a mapping of fields;"
+            " from 1 to 1000 of them, not 0",
             id="no rules",
         ),
         pytest.param(

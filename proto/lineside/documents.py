@@ -123,10 +123,15 @@ class Reader:
 
     def find(self, place: Place, code: str, message: str, help: str = "") -> None:
         """Add a finding, or count it where there are too many."""
-        if len(self.findings) < MAX_FINDINGS:
-            self.findings.append(Finding(place, code, message, help))
-        else:
+        if self.is_full:
             self.unsaid += 1
+        else:
+            self.findings.append(Finding(place, code, message, help))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether further findings are only counted."""
+        return len(self.findings) >= MAX_FINDINGS
 
     def finished(self) -> list[Finding]:
         """Return the findings in the order of the source; what has no line comes last."""
@@ -241,6 +246,8 @@ class Reader:
         except msgspec.ValidationError:
             noun = self.dialect.noun
             said = _but_is(value, secret or _is_secret(kind))
+            if isinstance(value, list) and item_type(kind) is not None:
+                said = f", not {len(value)}"
             help = _help(describe(kind, noun), value)
             self.wrong(path, place, f"`{dotted(path)}` must be {describe(kind, noun)}{said}", help)
             return msgspec.UNSET
@@ -272,6 +279,9 @@ class Reader:
         )
 
     def _unknown(self, place: Place, name: str, kind: type[msgspec.Struct], path: Path) -> None:
+        if self.is_full:  # comparing names takes time, and thousands of them minutes
+            self.unsaid += 1
+            return
         noun = self.dialect.noun
         where = f" in `{dotted(path)}`" if path else ""
         message = f"there is no {noun} `{clipped(name)}`{where}"

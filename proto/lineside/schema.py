@@ -171,8 +171,10 @@ def _describe(info: inspect.Type, noun: str) -> str:
             return _one_of(values)
         case inspect.EnumType(cls=cls):
             return _one_of([member.value for member in cls])
-        case inspect.VarTupleType(item_type=item, min_length=least):
-            return f"a list, each entry {_describe(item, noun)}" + ("; at least one" * bool(least))
+        case inspect.VarTupleType(item_type=item, min_length=least, max_length=most):
+            count = "; at least one" * bool(least)
+            count = f"; from {least or 0} to {most} of them" if most else count
+            return f"a list, each entry {_describe(item, noun)}{count}"
         case inspect.DictType(value_type=value):
             return f"a mapping of names, each to {_describe(value, noun)}"
         case inspect.IntType():
