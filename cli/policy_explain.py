@@ -23,7 +23,8 @@ it, how the others rank, the winner and its fallbacks.
 
 --request holds JSON or YAML: {model, tenant, api, stream, inputTokens, tags,
 headers, conversation}, a client's body, or {path, headers, body}. --state holds
-a ClusterState (docs/policies.md); else the one among FILES.
+a ClusterState (docs/policies.md), or what `get engines --json` prints; else
+the one among FILES counts.
 
 Exit codes: 0 a backend was chosen, 1 refused, 2 usage, 3 could not run."""
 

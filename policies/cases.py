@@ -17,6 +17,7 @@ from lineside.findings import Finding, Place
 from lineside.nodes import Node, Scalar
 from lineside.schema import Path
 from policies.facts import RequestFacts, Truth
+from policies.live import state_of
 from policies.load import FIELDS
 from policies.model import BackendSelector, Name, SetFields, Strict
 from policies.state import Change, ClusterState, PoolMoment
@@ -176,7 +177,16 @@ def tools_in(documents: Iterable[tuple[str, bytes]]) -> Tools:
 
 
 def read_state(document: bytes, source: str) -> ClusterState | list[Finding]:
-    """Return the state of a file that holds nothing else. It need not name its kind."""
+    """Return the state of a file that holds nothing else. It need not name its kind.
+
+    A list is what a coordinator shows of its engines.
+    """
+    parsed = nodes.parse(document, source)
+    if len(parsed.documents) == 1 and isinstance(parsed.documents[0], nodes.Sequence):
+        state = state_of(nodes.plain(parsed.documents[0]))
+        help = "a list is what `lineside get engines --json` prints"
+        wrong = Finding(Place(source, 1, 1), "wrong-value", "this is no list of engines", help)
+        return state or [wrong]
     return _only(ClusterState, document, source)
 
 

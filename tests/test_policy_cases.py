@@ -1,5 +1,6 @@
 """Cases, states and requests are read strictly, and a case that fails says what differs."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from lineside.findings import Finding
 from policies.cases import RequestSpec, read_request, read_state
 from policies.facts import Truth
 from policies.judge import Difference
-from policies.state import ClusterState
+from policies.state import ClusterState, EngineState
 
 POLICY = """\
 apiVersion: kinference.buoyant.io/v1alpha1
@@ -105,6 +106,36 @@ def test_two_backends_of_one_name_are_no_state(tmp_path: Path) -> None:
     assert told(tmp_path, read_state(state, "s.yaml")) == (
         "s.yaml:3:3: duplicate-backend: `a` is in `engines` twice"
     )
+
+
+def test_a_coordinators_engines_are_a_state() -> None:
+    shown = [
+        {"id": "h:8000", "endpoint": "h:8000", "models": ["m", "lora"], "waiting": 3, "inflight": 5}
+        | {"kv_cache_usage": 0.5, "wait_s": 0.2, "age_s": 1.5, "blocks": 7},
+        {"id": "i:8000/1", "endpoint": "i:8000", "models": [], "waiting": None, "asleep": True},
+    ]
+    assert read_state(json.dumps(shown).encode(), "s.json") == ClusterState(
+        engines=(
+            EngineState(
+                id="h:8000",
+                url="http://h:8000",
+                models=("m", "lora"),
+                queued_prompts=3,
+                running_prompts=5,
+                kv_cache_usage=0.5,
+                predicted_ttft=0.2,
+                freshness=1.5,
+            ),
+            EngineState(id="i:8000/1", url="http://i:8000", models=(), available=False),
+        )
+    )
+
+
+def test_another_list_is_no_state() -> None:
+    assert [str(each) for each in read_state(b"[{name: hunter2}]", "s.json")] == [  # type: ignore[union-attr]
+        "s.json:1:1: wrong-value: this is no list of engines\n"
+        "  help: a list is what `lineside get engines --json` prints"
+    ]
 
 
 CASE = "- {{note: n, request: {{model: m{request}}}{more}, expect: {{{expect}}}}}\n"
