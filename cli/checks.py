@@ -66,7 +66,7 @@ def checks(seen: Seen, probed: Sequence[Probed] | None) -> list[Check]:
     found = [*_server(seen), *_cache(seen)]
     for at, rank in enumerate(seen.ranks):
         found += _events(seen, rank)
-        if rank.engine.events:
+        if rank.engine.events and not (seen.guessed and rank.listener is not Listener.PUBLISHER):
             found += _replay(seen, rank)
         if probed is not None:
             found += _probe(seen, rank, probed[at])

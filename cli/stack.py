@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,9 @@ import aiohttp
 from cli.children import Child, CouldNotRun, child
 
 NODE = "local"
+
+SETTLED = ("none", "unusable", "unproven", "unsure")
+"""States of a cache that end by something else than the agent's first words."""
 
 MOST_DECISIONS = 2000
 """The coordinator keeps no more."""
@@ -57,16 +60,24 @@ class Stack:
     async def wait_fresh(
         self, session: aiohttp.ClientSession, count: int, limit_s: float
     ) -> list[dict[str, Any]]:
-        """Wait until `count` engines are fresh, at most `limit_s`; return all as they are then."""
+        """Wait until `count` engines are fresh, or will not get so by waiting; `limit_s` at most.
+
+        Return all as they are then.
+        """
         deadline = time.monotonic() + limit_s
         engines: list[dict[str, Any]] = []
         while True:
             with suppress(aiohttp.ClientError):  # it died; whoever keeps it says so
                 engines = await self.engines(session)
-            fresh = sum(bool(engine["fresh"]) for engine in engines)
-            if fresh >= count or time.monotonic() > deadline:
+            settled = sum(engine["fresh"] or _is_settled(engine) for engine in engines)
+            if settled >= count or time.monotonic() > deadline:
                 return engines
             await asyncio.sleep(0.2)
+
+
+def _is_settled(engine: Mapping[str, Any]) -> bool:
+    """Tell whether an engine that answers is in a state that time alone does not change."""
+    return bool(engine["model"]) and not engine["away"] and engine["cache_state"] in SETTLED
 
 
 @asynccontextmanager
