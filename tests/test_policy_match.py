@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from policies.evaluate import compile_
-from policies.facts import Truth
+from policies.facts import Inventory, Target, Truth
 from policies.globs import compile_glob
 from policies.verdict import Denied, Empty
-from tests.policy_scenes import GLM, QWEN, policy, request, verdict
+from tests.policy_scenes import CLUSTER, GLM, PROVIDER, QWEN, policy, request, said, verdict
 
 T, F, U = Truth.TRUE, Truth.FALSE, Truth.UNKNOWN
 
@@ -85,6 +85,18 @@ def truth_of(
             id="none: one present, whatever is unknown",
         ),
         pytest.param({"tags": {}}, {}, T, id="empty tags: always"),
+        pytest.param(
+            {"tags": {"all": ["a", "b"]}},
+            {"tags": "-b"},
+            F,
+            id="all: one absent, after an unknown one",
+        ),
+        pytest.param(
+            {"tag": "a", "inputTokens": {"atLeast": 1}},
+            {"input_tokens": 0},
+            F,
+            id="a false field after an unknown one",
+        ),
         pytest.param(
             {"tag": "a", "tags": {"none": ["b"]}}, {"tags": "a b"}, F, id="tag and tags both count"
         ),
@@ -247,6 +259,14 @@ def test_only_the_headers_asked_for_are_named() -> None:
         "x-data",
         "x-new",
     }
+
+
+def test_a_providers_pool_is_not_asked_whether_it_is_saturated() -> None:
+    provider = Target("p", PROVIDER, GLM, frozenset({"p", "far"}), {}, frozenset({"far"}))
+    known = Inventory((*CLUSTER.targets, provider), CLUSTER.models)
+    rules = policy("[{matches: [{pool: {saturated: true}}], reject: {message: full}}]")
+    pools = {"main": True, "far": False}
+    assert said(verdict([rules], request(), pools=pools, inventory=known)) == "403 by n/p/r0"
 
 
 @pytest.mark.parametrize(
