@@ -22,9 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from coordinator.audit import Audit
 from coordinator.caches import Caches
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.cluster import Cluster
+from coordinator.decider import Decider
 from coordinator.engines import Engine, ServedModel
 from coordinator.feed import Stream
 from coordinator.inflight import InFlight
@@ -33,8 +35,9 @@ from coordinator.overlay import STRIDE, Overlay
 from coordinator.predict import FixedRate
 from coordinator.recent import RecentWork
 from coordinator.records import Records
+from coordinator.rules import Rules
 from coordinator.service import Routed, Service
-from coordinator.tagging import NoTags
+from coordinator.tagging import GivenTags
 from coordinator.tokens import Tokenized, TokenState
 from lineside import hashing
 from lineside.clock import SystemClock
@@ -131,21 +134,26 @@ def make_scene() -> Scene:
         Api.OPENAI_CHAT, {}, b'{"model":"m","messages":[{"role":"user","content":"x"}]}'
     )
     assert isinstance(request, Canonical)
-    service = Service(
+    decider = Decider(
         cluster=cluster,
+        rules=Rules(cluster),
         overlaps=caches,
         tokens=tokens,
         inflight=InFlight(),
         overlay=Overlay(),
         recent=RecentWork(),
         predictor=FixedRate(20_000.0, 0.008),
-        limiter=Unlimited(),
-        tagger=NoTags(),
-        records=Records(),
         clock=SystemClock(),
         rng=random.Random(SEED),
         secret=SECRET,
+    )
+    service = Service(
+        decider=decider,
+        limiter=Unlimited(),
+        tagger=GivenTags(),
+        records=Records(),
         lease_s=600.0,
+        audit=Audit(0.0, random.Random()),
     )
     return Scene(service, caches, tokens, request, prompts)
 

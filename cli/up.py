@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import json
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from cli.examination import WRONG, examine, shown
 from cli.shown import Out
 from cli.stack import Stack, running
 from coordinator import hub
+from coordinator.resources import unfit
 
 FIRST_LOOK_S = 10.0
 """How long to wait for the engines before saying what is there."""
@@ -29,12 +31,11 @@ ENGINE_KEYS = ("kv", "replay", "tokenizer", "rank", "topic", "api_key_file")
 
 DESCRIPTION = """\
 Run a coordinator, its gateway and an agent for engines on this machine, until
-Ctrl-C. A part that dies is started again, unless it dies five times in a minute.
+Ctrl-C. A part that dies is started again, unless it does so all the time.
 An engine is http://HOST:PORT, with options behind commas:
   kv=tcp://HOST:PORT      its KV events (else asked of it, else port 5557)
   replay=tcp://HOST:PORT  its replay socket (else asked of it, else port 5558)
-  tokenizer=DIR           has tokenizer.json; or ORG/NAME at a model hub (else the
-                          model's own, else its /tokenize is asked)
+  tokenizer=DIR           has tokenizer.json; or ORG/NAME at a model hub
   rank=N                  only this data-parallel rank
   topic=TEXT              only events under this topic prefix
   api_key_file=FILE       the key that it was started with (--api-key)"""
@@ -70,7 +71,7 @@ def add_to(commands: Subcommands) -> None:
             default=f"127.0.0.1:{port}",
             type=_address,
             metavar="ADDRESS",
-            help=f"listen here: {text} (default 127.0.0.1:{port})",
+            help=f"listen here: {text} (default :{port})",
         )
     command.add_argument(
         "--store",
@@ -78,6 +79,12 @@ def add_to(commands: Subcommands) -> None:
         type=_store,
         metavar="sqlite:PATH",
         help="keep state over restarts (default: memory)",
+    )
+    command.add_argument(
+        "--resources",
+        type=Path,
+        metavar="DIR",
+        help="policies, pools and providers, watched for changes",
     )
     command.add_argument(
         "--prefill-rate",
@@ -170,7 +177,12 @@ async def _up(arguments: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    settings = {}
+    settings: dict[str, Any] = {}
+    if arguments.resources:
+        if errors := unfit(arguments.resources):
+            sys.stderr.writelines(f"{finding}\n" for finding in errors)
+            return 1
+        settings["resources"] = str(arguments.resources.resolve())
     if arguments.prefill_rate:
         settings["prefill_tokens_per_s"] = arguments.prefill_rate
     if arguments.logs:

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from coordinator.audit import Tally
+from coordinator.candidates import ASLEEP
 from coordinator.canonical import Api, BadRequest, parse
 from coordinator.config import Config
 from coordinator.engines import EngineView
@@ -25,7 +26,7 @@ from coordinator.inflight import Queue
 from coordinator.listeners import handed_over
 from coordinator.readiness import Readiness
 from coordinator.refusal import to_reply
-from coordinator.route import ASLEEP
+from coordinator.rules import pools_shown
 from coordinator.service import Service
 from lineside.ids import TenantId
 
@@ -61,6 +62,7 @@ class Admin:
         config: Config,
         registry: CollectorRegistry,
         index: Callable[[], Mapping[str, object]],
+        policies: Callable[[], Mapping[str, object]],
         silence_s: Callable[[], float],
     ) -> None:
         """`silence_s` says for how long the main loop has not run, on any thread."""
@@ -69,6 +71,7 @@ class Admin:
         self._config = config
         self._registry = registry
         self._index = index
+        self._policies = policies
         self._silence_s = silence_s
         self._last_ready = (503, b"")
 
@@ -81,6 +84,8 @@ class Admin:
         for path, handler in (
             ("/debug/engines", self._engines),
             ("/debug/index", self._show_index),
+            ("/debug/policies", self._show_policies),
+            ("/debug/pools", self._show_pools),
             ("/debug/decisions", self._decisions),
             ("/debug/decisions/{id}", self._decision),
             ("/debug/config", self._show_config),
@@ -150,6 +155,14 @@ class Admin:
 
     async def _show_index(self, request: web.Request) -> web.StreamResponse:
         return _json(self._index())
+
+    async def _show_policies(self, request: web.Request) -> web.StreamResponse:
+        return _json(self._policies())
+
+    async def _show_pools(self, request: web.Request) -> web.StreamResponse:
+        now = self._service.clock.monotonic()
+        views = self._service.cluster.snapshot(now).engines
+        return _json(pools_shown(self._service.decider.rules.bench(), views))
 
     async def _decisions(self, request: web.Request) -> web.StreamResponse:
         refused = _FLAGS.get(request.query.get("refused", ""))

@@ -100,9 +100,9 @@ class Audit:
     def ended(self, record: Record) -> bool:
         """Take a request that was answered; return whether the word on its engine changed."""
         predicted, reported = record.predicted_cached_tokens, record.outcome.cached_tokens
-        if record.served_by is None or predicted is None:
+        view = record.served_by.view if record.served_by else None
+        if view is None or predicted is None:
             return False
-        view = record.served_by.view
         if reported is None:
             self._of(view).tally.unreported += record.outcome.prompt_tokens is not None
             return False

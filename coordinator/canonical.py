@@ -28,6 +28,12 @@ FORBIDDEN_KEYS = frozenset(
 )
 """Keys of a body that only the operator's side may set; `rewrite` drops them."""
 
+VLLM_KEYS = frozenset({"cache_salt", "vllm_xargs", "chat_template_kwargs"})
+"""Keys that only vLLM knows; other backends refuse a body with them."""
+
+MAX_TOKENS_KEYS = ("max_completion_tokens", "max_tokens")
+"""What bounds the output; an engine takes the first that is there."""
+
 ANNOUNCE = {"kv_cache_report_mode": "full"}
 FORBIDDEN_XARGS = frozenset(ANNOUNCE)  # upsets the count of a block's copies
 """The same inside `vllm_xargs`."""
@@ -91,6 +97,8 @@ class Canonical:
     has_media: bool
     session: bytes | None = field(repr=False)
     """What the client calls this conversation, with the kind of name in front."""
+    headers: Mapping[str, str] = field(repr=False, default_factory=dict)
+    """By lower-case name. Policies may ask for some."""
 
     @property
     def skips_cache(self) -> bool:
@@ -140,29 +148,66 @@ def parse(api: Api, headers: Mapping[str, str], body: bytes) -> Canonical | BadR
         return BadRequest(invalid.message, invalid.param)
 
 
-def rewrite(canonical: Canonical, model: str, meter: bool, announce: bool = False) -> bytes:
-    """Return the engine's body: the model that will serve, usage when metered, no forbidden key.
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the operator's side changes in a body."""
 
-    `announce`: the engine is to announce the blocks that it hits as if it had just stored them.
+    model: str
+    """Who will serve it, by the backend's own name."""
+    meter: bool = True
+    """Streams are to report usage."""
+    announce: bool = False
+    """The engine is to announce the blocks that it hits as if it had just stored them."""
+    max_tokens: int | None = None
+    """At most so many tokens of output."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters where the client has none."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters whatever the client has."""
+    foreign: bool = False
+    """The backend is not an engine of ours: what only vLLM knows stays here."""
+
+
+def rewrite(canonical: Canonical, changes: Changes) -> bytes:
+    """Return the backend's body: the model that will serve, usage metered, no forbidden key.
+
     Order and all other fields stay; a body that needs no change is returned as it came.
     """
     body = canonical.body
-    changes: dict[str, Any] = {}
-    if model != canonical.model:
-        changes["model"] = model
-    if canonical.stream and meter and not canonical.usage_asked:
+    changed: dict[str, Any] = {k: v for k, v in changes.defaults.items() if body.get(k) is None}
+    changed |= changes.parameters
+    if changes.model != canonical.model:
+        changed["model"] = changes.model
+    if canonical.stream and changes.meter and not canonical.usage_asked:
         options = dict(body.get("stream_options") or {})
         # Without usage an engine ignores this option; with usage it would now add to every chunk.
         options.pop("continuous_usage_stats", None)
-        changes["stream_options"] = {**options, "include_usage": True}
-    xargs = body.get("vllm_xargs")
-    if isinstance(xargs, dict) and not FORBIDDEN_XARGS.isdisjoint(xargs):
-        changes["vllm_xargs"] = {k: v for k, v in xargs.items() if k not in FORBIDDEN_XARGS}
-    if announce and (xargs is None or isinstance(xargs, dict)):
-        changes["vllm_xargs"] = {**changes.get("vllm_xargs", xargs or {}), **ANNOUNCE}
-    if not changes and FORBIDDEN_KEYS.isdisjoint(body):
+        changed["stream_options"] = {**options, "include_usage": True}
+    if changes.max_tokens is not None:
+        changed |= _capped(canonical, changes.max_tokens)
+    forbidden = FORBIDDEN_KEYS | VLLM_KEYS if changes.foreign else FORBIDDEN_KEYS
+    if not changes.foreign:
+        changed |= _xargs(body.get("vllm_xargs"), changes.announce)
+    if not changed and forbidden.isdisjoint(body):
         return canonical.raw
-    return _encode({k: v for k, v in body.items() if k not in FORBIDDEN_KEYS} | changes)
+    return _encode({k: v for k, v in body.items() if k not in forbidden} | changed)
+
+
+def _xargs(xargs: Any, announce: bool) -> dict[str, Any]:
+    kept = xargs
+    if isinstance(xargs, dict) and not FORBIDDEN_XARGS.isdisjoint(xargs):
+        kept = {k: v for k, v in xargs.items() if k not in FORBIDDEN_XARGS}
+    if announce and (xargs is None or isinstance(xargs, dict)):
+        kept = {**(kept or {}), **ANNOUNCE}
+    return {} if kept is xargs else {"vllm_xargs": kept}
+
+
+def _capped(canonical: Canonical, most: int) -> dict[str, int]:
+    """Return the output limit where the client's is absent or higher, under the client's name."""
+    names = [name for name in MAX_TOKENS_KEYS if canonical.body.get(name) is not None]
+    if not names:
+        return {MAX_TOKENS_KEYS[-1]: most}
+    return {name: most for name in names if canonical.body[name] > most}
 
 
 _encode = msgspec.json.encode
@@ -205,6 +250,7 @@ def _canonical(api: Api, headers: Mapping[str, str], body: dict[str, Any], raw: 
         cache_salt=_cache_salt(body),
         has_media=any(is_media(part) for message in messages for part in _parts(message)),
         session=_session(headers, body),
+        headers=headers,
     )
 
 

@@ -141,6 +141,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     announce_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
     """Share of the requests to an engine whose events were lost that ask it to announce anew the
     blocks they hit (vLLM from 0.26), until what is known of its cache proves right."""
+    resources: Name | None = None
+    """Folder or file of policies, pools, worker sets and providers, watched for changes."""
+    tags: tuple[Annotated[str, Meta(pattern=r"^[^=,\s]+(=(present|absent|unknown))?\Z")], ...] = ()
+    """Tags of every request: `NAME`, or `NAME=absent`. One that nothing names is unknown."""
+    tags_header: Name | None = None
+    """Header in which a trusted gateway lists a request's tags in the same way. Set it only where
+    clients cannot send it themselves."""
     body_limit_bytes: Annotated[int, Meta(ge=1, le=2**30)] = 16 * 2**20
     """Largest request body; a larger one is refused before it is parsed."""
     stalled_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0

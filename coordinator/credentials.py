@@ -46,7 +46,7 @@ class Credentials:
         origin = _origin(URL(url))
         if (path := self._files.get(origin)) is None:
             return ""
-        key, problem = _read(path)
+        key, problem = read_key(path, "api_key_file")
         known = self._keys.get(origin)
         if key is None:
             return problem if known is None else ""
@@ -71,14 +71,17 @@ def _origin(url: URL) -> _Origin:
     return url.scheme, url.host, url.port
 
 
-def _read(path: Path) -> tuple[str | None, str]:
-    """Return a file's key, or why it has none. No message shows what it holds."""
+def read_key(path: Path, setting: str) -> tuple[str | None, str]:
+    """Return a file's key, or why it has none. No message shows what it holds.
+
+    `setting` is what names the file.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(KEY_BYTES + 1)
     except OSError as error:
-        return None, f"`api_key_file` cannot be read: {error.strerror or 'no reason given'}"
+        return None, f"`{setting}` cannot be read: {error.strerror or 'no reason given'}"
     text = raw.decode("latin-1").strip()
     if len(raw) > KEY_BYTES or not _KEY.fullmatch(text):
-        return None, "`api_key_file` must hold one key: a line of printable characters"
+        return None, f"`{setting}` must hold one key: a line of printable characters"
     return text, ""

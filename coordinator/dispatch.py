@@ -1,4 +1,4 @@
-"""A routed request to its engine: connect, send, and take a fallback where that is safe.
+"""A routed request to its backend: connect, send, and take a fallback where that is safe.
 
 Turns every way in which a send can fail into an `Attempt`; whether another try follows is the
 service's word. Never called again once an engine has answered, unless with a 503.
@@ -13,6 +13,8 @@ from multidict import CIMultiDict
 from coordinator.attempts import Attempt, Repeat
 from coordinator.config import Timeouts
 from coordinator.credentials import Credentials
+from coordinator.engines import Engine
+from coordinator.providers import ProviderKeys
 from coordinator.refusal import Refusal, UpstreamBroken, UpstreamUnreachable
 from coordinator.service import Routed, Service
 from lineside.ids import EngineId
@@ -23,8 +25,11 @@ KEEP_ALIVE_S = 4.0
 WHOLE_BYTES = 2**20
 """A longer body is handed to the socket in parts, so that nothing else waits for it."""
 
-UNAVAILABLE = 503
-"""The one answer of an engine after which another is tried."""
+UNAVAILABLE = frozenset({503})
+"""The one answer of an engine after which another backend is tried."""
+
+PROVIDER_UNAVAILABLE = frozenset({429, 503, 529})
+"""Answers of a provider that did not run the request."""
 
 RANK = "x-data-parallel-rank"
 
@@ -65,21 +70,23 @@ class Dispatcher:
         session: aiohttp.ClientSession,
         timeouts: Timeouts,
         suspect: Callable[[EngineId], None],
+        provider_keys: ProviderKeys,
     ) -> None:
         """`suspect` hears of engines that a request could not connect to."""
         self._service = service
         self._session = session
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s)
         self._suspect = suspect
+        self._provider_keys = provider_keys
 
     async def send(
         self, routed: Routed, path: str, headers: CIMultiDict[str]
     ) -> aiohttp.ClientResponse | Refusal:
-        """Return the first engine's answer, or why there is none. Adds to `headers`."""
+        """Return the first backend's answer, or why there is none."""
         while True:
             answer = await self._try(routed, path, headers)
             if not isinstance(answer, Attempt):
-                if answer.status != UNAVAILABLE or not self._elsewhere(routed):
+                if not self._elsewhere(routed, answer.status):
                     return answer
                 answer.close()
                 continue
@@ -90,33 +97,40 @@ class Dispatcher:
                     return UpstreamUnreachable(len(routed.record.attempts))
                 return UpstreamBroken()
 
-    def _elsewhere(self, routed: Routed) -> bool:
-        """Move on from an engine that says that it did not take the request."""
-        attempt = Attempt(routed.engine.id, Repeat.SAFE, f"the engine answered {UNAVAILABLE}")
+    def _elsewhere(self, routed: Routed, status: int) -> bool:
+        """Move on from a backend that says that it did not take the request."""
+        kind = routed.candidate.type
+        refusing = UNAVAILABLE if kind == "engine" else PROVIDER_UNAVAILABLE
+        if status not in refusing:
+            return False
+        attempt = Attempt(routed.target.id, Repeat.SAFE, f"the {kind} answered {status}")
         return self._service.fallback(routed, attempt)
 
     async def _try(
         self, routed: Routed, path: str, headers: CIMultiDict[str]
     ) -> aiohttp.ClientResponse | Attempt:
-        engine = routed.engine
-        if engine.rank is not None:
-            headers[RANK] = str(engine.rank)
+        target, asked = routed.target, routed.verdict.set
+        if isinstance(target, Engine):
+            sent = headers.copy()
+            if target.rank is not None:
+                sent[RANK] = str(target.rank)
         else:
-            headers.pop(RANK, None)
+            sent = self._provider_keys.headers(target, routed.request.stream)
+        sent.update((asked.headers if asked else None) or {})
         try:
             return await self._session.post(
-                engine.base_url + path,
+                target.base_url + path,
                 data=BytesIO(routed.body) if len(routed.body) > WHOLE_BYTES else routed.body,
-                headers=headers,
+                headers=sent,
                 timeout=self._timeout,
                 allow_redirects=False,
             )
         except aiohttp.ConnectionTimeoutError:
-            return Attempt(engine.id, Repeat.SAFE, "no connection in time", False)
+            return Attempt(target.id, Repeat.SAFE, "no connection in time", False)
         except aiohttp.ClientConnectorError:
-            return Attempt(engine.id, Repeat.SAFE, "connection refused", False)
+            return Attempt(target.id, Repeat.SAFE, "connection refused", False)
         except aiohttp.ClientError:
-            return Attempt(engine.id, Repeat.UNCERTAIN, "the connection broke")
+            return Attempt(target.id, Repeat.UNCERTAIN, "the connection broke")
 
 
 def session(credentials: Credentials) -> aiohttp.ClientSession:

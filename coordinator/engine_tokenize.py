@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from coordinator.canonical import Api, Canonical, rewrite
+from coordinator.canonical import Api, Canonical, Changes, rewrite
 from coordinator.engines import Engine
 from lineside.clock import Clock
 from lineside.hashing import pack
@@ -191,7 +191,7 @@ class EngineTokenize:
 
     async def _answer(self, canonical: Canonical, engine: Engine, rendered: bool) -> bytes:
         if engine.id in self._renderers:
-            body = rewrite(canonical, _model(canonical, engine), meter=False)
+            body = rewrite(canonical, Changes(_model(canonical, engine), meter=False))
             try:
                 return _rendered(await self._post(engine, RENDER[canonical.api], body))
             except _NoRoute:  # another engine answers at this address now

@@ -52,6 +52,8 @@ class Queue(NamedTuple):
     queued_tokens: int = 0
     wait_s: float = 0.0
     peers: PeerSum = PeerSum(0, 0)
+    queued: int = 0
+    """Requests without a first token."""
 
 
 EMPTY = Queue()
@@ -67,6 +69,8 @@ class _Line:
     queued_tokens: int = 0
     queued_ns: int = 0
     head_since: float = 0.0
+    head_known: bool = True
+    """Whether the head's prefill began then: not after one whose first token nobody saw."""
     next_due: float | None = None
 
 
@@ -94,7 +98,7 @@ class InFlight:
         lease = Lease(engine, uncached_tokens, round(own_s * _NS), deadline, first_token_due)
         line = self._lines.setdefault(engine, _Line())
         if not line.queued:
-            line.head_since = now
+            line.head_since, line.head_known = now, True
         line.leases[lease] = None
         line.queued[lease] = None
         line.queued_tokens += uncached_tokens
@@ -105,10 +109,20 @@ class InFlight:
             line.next_due = first_token_due
         return lease
 
-    def first_token(self, lease: Lease, now: float) -> None:
-        """Take a request out of its engine's prefill queue. Idempotent."""
-        if lease.queued and (line := self._lines.get(lease.engine)):
-            _dequeue(line, lease, now)
+    def first_token(self, lease: Lease, now: float) -> float | None:
+        """Take a request out of its engine's prefill queue. Idempotent.
+
+        Returns the seconds that it was the queue's head, which is what its own prefill took;
+        `None`: it was not, or it is not known.
+        """
+        line = self._lines.get(lease.engine)
+        if line is None or not lease.queued:
+            return None
+        is_head = next(iter(line.queued)) is lease
+        own_s = now - line.head_since if is_head and line.head_known else None
+        _dequeue(line, lease, now)
+        line.head_known = True
+        return own_s
 
     def release(self, lease: Lease, now: float) -> None:
         """Forget a request, however it ended. Idempotent."""
@@ -118,6 +132,7 @@ class InFlight:
         line = self._lines[lease.engine]
         if lease.queued:
             _dequeue(line, lease, now)
+            line.head_known = False
         del line.leases[lease]
         if not line.leases:
             del self._lines[lease.engine]
@@ -146,7 +161,8 @@ class InFlight:
             if line.next_due is not None and line.next_due <= now:
                 _dequeue_due(line, now)
             wait_s = _wait_s(line, now) if line.queued else 0.0
-            queues.append(Queue._make((len(line.leases), line.queued_tokens, wait_s, peers)))
+            fields = len(line.leases), line.queued_tokens, wait_s, peers, len(line.queued)
+            queues.append(Queue._make(fields))
         return queues
 
     @property
@@ -169,6 +185,7 @@ def _dequeue_due(line: _Line, now: float) -> None:
         if lease.first_token_due is not None and lease.first_token_due <= now:
             # It left when it was due, not when somebody looked.
             _dequeue(line, lease, max(line.head_since, lease.first_token_due))
+            line.head_known = False
     dues = [q.first_token_due for q in line.queued if q.first_token_due is not None]
     line.next_due = min(dues, default=None)
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import aiohttp
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -24,6 +25,7 @@ from coordinator.cap import IndexCap
 from coordinator.cluster import Cluster
 from coordinator.config import Config
 from coordinator.credentials import Credentials
+from coordinator.decider import Decider
 from coordinator.discovery import Discovery
 from coordinator.door_http import Door
 from coordinator.engines import Engine
@@ -35,12 +37,15 @@ from coordinator.listeners import CLOSE_S, serving, serving_aside
 from coordinator.metrics import Gauges, Metrics
 from coordinator.numbering import Numbering
 from coordinator.overlay import Overlay
-from coordinator.predict import FixedRate
+from coordinator.predict import Learned
+from coordinator.providers import ProviderKeys
 from coordinator.readiness import Readiness
 from coordinator.recent import RecentWork
 from coordinator.records import Records
+from coordinator.resources import ResourceFolder, unfit
+from coordinator.rules import Resources, Rules
 from coordinator.store import SqliteStore, StoreUnavailable, cluster_secret
-from coordinator.tagging import NoTags
+from coordinator.tagging import GivenTags
 from coordinator.tokens import Tokens
 from coordinator.watch import WatchedService
 from lineside import launch, logs, process
@@ -84,6 +89,7 @@ class Parts:
     agents: AgentsServicer
     admin: Admin
     door: Door
+    resources: ResourceFolder | None
     lag: Lag
 
 
@@ -92,6 +98,8 @@ async def run(config: Config, stop: asyncio.Event, announce: process.Announce) -
     async with AsyncExitStack() as stack:
         parts = await _build(config, stack)
         parts.discovery.begin()
+        if parts.resources is not None and (errors := await parts.resources.start()):
+            raise OSError(f"resources cannot be put into force: {errors[0]}")
         http = await stack.enter_async_context(
             serving(parts.door.application(), config.http, config.timeouts.receive_s)
         )
@@ -107,6 +115,8 @@ async def run(config: Config, stop: asyncio.Event, announce: process.Announce) -
                 tasks.create_task(_chores(parts), name="chores"),
                 tasks.create_task(_measure(parts.lag), name="loop lag"),
             ]
+            if parts.resources is not None:
+                running.append(tasks.create_task(parts.resources.run(), name="resources"))
             gc.collect()
             gc.freeze()  # what was built so far lives as long as the process
             announce({"http": http, "grpc": grpc, "admin": admin})
@@ -133,7 +143,8 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
     tokens = Tokens(clock, probes, hub=hub)
     stack.callback(tokens.close)
     breakers = Breakers(cluster, config.stalled_s)
-    service = _service(config, breakers, cluster, caches, tokens, secret, registry)
+    rules, keys = Rules(cluster), ProviderKeys()
+    service = _service(config, breakers, rules, caches, tokens, secret, registry)
     discovery = Discovery(
         config.engines,
         cluster,
@@ -151,9 +162,12 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
         cluster, caches, secret, clock, config.name, config.agent_token, numbering
     )
     cap = IndexCap(config.index_bytes, cluster, caches)
-    readiness = Readiness(service, cap, numbering)
+    folder = None
+    if config.resources is not None:
+        folder = ResourceFolder(Path(config.resources), rules, _reader_of(keys))
+    readiness = Readiness(service, cap, numbering, folder)
     index = partial(_index_shown, caches, cap, service.overlay)
-    dispatcher = dispatch.Dispatcher(service, to_engines, config.timeouts, discovery.suspect)
+    dispatcher = dispatch.Dispatcher(service, to_engines, config.timeouts, discovery.suspect, keys)
     registry.register(Gauges(service, readiness, caches, cap, agents.counters, lambda: lag.seconds))
     return Parts(
         config=config,
@@ -162,8 +176,17 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
         cap=cap,
         discovery=discovery,
         agents=agents,
-        admin=Admin(service, readiness, config, registry, index, lambda: lag.silence_s),
+        admin=Admin(
+            service,
+            readiness,
+            config,
+            registry,
+            index,
+            lambda: {**rules.shown(), **(folder.shown() if folder else _NO_FOLDER)},
+            lambda: lag.silence_s,
+        ),
         door=Door(service, dispatcher, config.timeouts, config.body_limit_bytes),
+        resources=folder,
         lag=lag,
     )
 
@@ -171,28 +194,32 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
 def _service(
     config: Config,
     breakers: Breakers,
-    cluster: Cluster,
+    rules: Rules,
     caches: Caches,
     tokens: Tokens,
     secret: bytes,
     registry: CollectorRegistry,
 ) -> WatchedService:
-    return WatchedService(
-        breakers,
-        metrics=Metrics(registry),
-        cluster=cluster,
+    decider = Decider(
+        cluster=rules.cluster,
+        rules=rules,
         overlaps=caches,
         tokens=tokens,
         inflight=InFlight(),
         overlay=Overlay(),
         recent=RecentWork(),
-        predictor=FixedRate(config.prefill_tokens_per_s, config.step_s),
-        limiter=Unlimited(),
-        tagger=NoTags(),
-        records=Records(),
+        predictor=Learned(config.prefill_tokens_per_s, config.step_s),
         clock=SystemClock(),
         rng=random.Random(),
         secret=secret,
+    )
+    return WatchedService(
+        breakers,
+        metrics=Metrics(registry),
+        decider=decider,
+        limiter=Unlimited(),
+        tagger=GivenTags(config.tags, config.tags_header),
+        records=Records(),
         audit=Audit(config.announce_share, random.Random()),
         lease_s=config.timeouts.total_s + LEASE_SLACK_S,
     )
@@ -203,6 +230,15 @@ def _registry() -> CollectorRegistry:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     return registry
+
+
+def _reader_of(keys: ProviderKeys) -> Callable[[Resources], None]:
+    """Return what reads providers' keys whenever resources are looked at."""
+    return lambda resources: keys.read(resources.providers)
+
+
+_NO_FOLDER: Mapping[str, object] = {"source": None, "rejected": False, "findings": []}
+"""What is shown where no resources are watched."""
 
 
 def _greeter(breakers: Breakers, tokens: Tokens) -> Callable[[Engine], Awaitable[object]]:
@@ -318,6 +354,9 @@ def start(arguments: argparse.Namespace) -> int:
     config = launch.configured(Config, arguments, os.environ)
     if isinstance(config, int):
         return config
+    if config.resources is not None and (errors := unfit(Path(config.resources))):
+        sys.stderr.writelines(f"{finding}\n" for finding in errors)
+        return launch.FINDINGS
     logs.setup(config.log_level)
     log.info("starting", config=config.shown())
     return process.serve(partial(run, config))

@@ -1,32 +1,343 @@
-"""How long a request's own prefill will take. Pure.
+"""How long a request's own prefill will take, learned from first tokens. Pure.
 
-The learned model (one per class of engine, DESIGN 7) comes by replacing `FixedRate` where `main`
-builds it; nothing else knows how a prediction is made.
+    own = a + c1 * u + ca * u * (overlap + u / 2) + step * steps        u: uncached tokens
+
+One model for all engines of a class (same weights, same cards, same version): a small difference
+between engines that are alike sends every new prompt to the same few of them, and costs more than
+it explains (DESIGN 7). An engine is split off only when it is far from its class for long.
+
+Written by the service alone, with each first token that it can attribute to one prefill.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 from coordinator.engines import Engine
+from lineside.ids import EngineId
+
+STEP_TOKENS = 8192
+"""Prompt tokens in one step of an engine: vLLM's usual `max_num_batched_tokens` on a server."""
+
+PRIOR_WEIGHT = 2.0
+"""What the configured rate counts for, in observations."""
+
+FORGET = 0.997
+"""Weight of all that was learned before, at each observation: about 300 of them count."""
+
+CLIP = 3.0
+"""An observation further off than so many mean errors counts as one that is just so far off."""
+
+SPLIT_AFTER = 50
+"""First tokens of an engine before it can be found to be unlike its class."""
+
+SPLIT_FROM = 0.35
+"""Mean relative error, in one direction, from which on an engine is a class of its own..."""
+
+SPLIT_ERRORS = 6.0
+"""...if that is as many standard errors away from none."""
+
+CLASSES = 1000
+"""Classes that are remembered; the first one learned goes when there are more."""
+
+
+class Params(NamedTuple):
+    """The model of one class. Seconds, and seconds per token."""
+
+    base_s: float
+    per_token_s: float
+    per_pair_s: float
+    """For each token and each token before it."""
+    step_s: float
+
+    def own_s(self, uncached: float, overlap: float) -> float:
+        """Return the seconds from the start of a prefill to its first token.
+
+        `uncached` may be a fraction: a block in a slow medium counts as partly uncached.
+        """
+        steps = 1 + uncached // STEP_TOKENS
+        work_s = uncached * (self.per_token_s + self.per_pair_s * (overlap + uncached / 2))
+        return self.base_s + work_s + self.step_s * steps
+
+
+class Band(NamedTuple):
+    """What the observed time will be, relative to the predicted one, in 80 of 100 cases."""
+
+    low: float
+    high: float
 
 
 class Predictor(Protocol):
-    """Predicts an engine's work on one request."""
+    """Predicts an engine's work on one request, and learns."""
 
-    def own_s(self, engine: Engine, uncached_tokens: float, cached_tokens: int) -> float:
-        """Return the seconds from the start of the prefill to the first token.
+    def params(self, engine: Engine) -> Params:
+        """Return the model that an engine's requests are predicted with."""
+        ...
 
-        `uncached_tokens` may be a fraction: a block in a slow medium counts as partly uncached.
-        """
+    def learn(self, engine: Engine, uncached: float, overlap: float, own_s: float) -> None:
+        """Note how long a prefill took that the engine had begun and finished alone."""
+        ...
+
+    def observe(self, engine: Engine, predicted_s: float, ttft_s: float) -> None:
+        """Note a time to first token beside the one that was predicted."""
+        ...
+
+    def band(self, engine: Engine) -> Band:
+        """Return how far off predictions are."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedRate:
-    """own = a + c1 * uncached, the same for every engine."""
+    """own = step + uncached / rate, the same for every engine, for good."""
 
     prefill_tokens_per_s: float
     step_s: float
 
-    def own_s(self, engine: Engine, uncached_tokens: float, cached_tokens: int) -> float:
-        return self.step_s + uncached_tokens / self.prefill_tokens_per_s
+    def params(self, engine: Engine) -> Params:
+        return Params(0.0, 1 / self.prefill_tokens_per_s, 0.0, self.step_s)
+
+    def learn(self, engine: Engine, uncached: float, overlap: float, own_s: float) -> None:
+        """Learn nothing."""
+
+    def observe(self, engine: Engine, predicted_s: float, ttft_s: float) -> None:
+        """Learn nothing."""
+
+    def band(self, engine: Engine) -> Band:
+        return Band(1.0, 1.0)
+
+
+@dataclass(slots=True)
+class _Fit:
+    """Least squares of relative errors over (1, u, u * (overlap + u / 2)), in units of `_K` tokens.
+
+    Old observations fade, outliers are cut, and the prior counts as a few observations for good, so
+    that what a workload does not show stays what it was.
+    """
+
+    prior: tuple[float, float, float]
+    step_s: float
+    sums: list[float] = field(default_factory=lambda: [0.0] * 9)
+    """Upper half of the sum of x * x, then the sum of x * y; both weighted."""
+    error: float = 0.5
+    """Mean relative error of late."""
+    count: int = 0
+    theta: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        self.theta = self._solved()
+
+    def params(self) -> Params:
+        """Return the model."""
+        base, per_token, per_pair = self.theta
+        return Params(base, per_token / _K, per_pair / (_K * _K), self.step_s)
+
+    def learn(self, uncached: float, overlap: float, own_s: float) -> None:
+        """Add an observation."""
+        params = self.params()
+        predicted = params.own_s(uncached, overlap)
+        off = (own_s - predicted) / max(predicted, _LEAST_S)
+        self.error += (min(abs(off), 2.0) - self.error) / min(100, self.count + 4)
+        most = CLIP * max(self.error, _LEAST_ERROR)
+        weight = (min(1.0, most / abs(off)) if off else 1.0) / max(predicted, _LEAST_S) ** 2
+        u = uncached / _K
+        x = (1.0, u, u * (overlap / _K + u / 2))
+        y = own_s - self.step_s * (1 + uncached // STEP_TOKENS)
+        products = (*(x[i] * x[j] for i, j in _PAIRS), *(part * y for part in x))
+        self.sums = [
+            FORGET * old + weight * new for old, new in zip(self.sums, products, strict=True)
+        ]
+        self.count += 1
+        self.theta = self._solved()
+
+    def _solved(self) -> tuple[float, float, float]:
+        """Return the parameters that fit best and are not negative."""
+        scales = _BASE_S, 2 * self.prior[1], self.prior[1] / 10
+        pulls = [PRIOR_WEIGHT / scale**2 for scale in scales]
+        matrix = [[0.0] * 3 for _ in range(3)]
+        for total, (i, j) in zip(self.sums, _PAIRS, strict=False):
+            matrix[i][j] = matrix[j][i] = total
+        right = [t + p * w for t, p, w in zip(self.sums[6:], self.prior, pulls, strict=True)]
+        for i, pull in enumerate(pulls):
+            matrix[i][i] += pull
+        free = [0, 1, 2]
+        while True:
+            found = _solve([[matrix[i][j] for j in free] for i in free], [right[i] for i in free])
+            if min(found) >= 0:
+                solved = dict(zip(free, found, strict=True))
+                return solved.get(0, 0.0), solved.get(1, 0.0), solved.get(2, 0.0)
+            del free[found.index(min(found))]
+            if not free:
+                return self.prior
+
+
+@dataclass(slots=True)
+class _Ratios:
+    """The spread of observed over predicted, by two quantiles that follow it step by step."""
+
+    low: float = 0.5
+    high: float = 2.0
+    count: int = 0
+
+    def note(self, ratio: float) -> None:
+        """Move each quantile a little: up where the ratio is above it, down where below."""
+        self.count += 1
+        step = max(0.01, 0.3 / math.sqrt(self.count))
+        self.low *= 1 + step * (_LOW if ratio > self.low else _LOW - 1)
+        self.high *= 1 + step * (1 - _LOW if ratio > self.high else -_LOW)
+
+
+@dataclass(slots=True)
+class _Bias:
+    """The mean and the variance of an engine's relative errors, fading."""
+
+    mean: float = 0.0
+    square: float = 0.0
+    count: int = 0
+
+    def note(self, off: float) -> None:
+        self.count += 1
+        share = 1 / min(self.count, 200)
+        self.mean += share * (off - self.mean)
+        self.square += share * (off * off - self.square)
+
+    @property
+    def is_unlike(self) -> bool:
+        """Whether the engine is surely not like its class."""
+        if self.count < SPLIT_AFTER or abs(self.mean) < SPLIT_FROM:
+            return False
+        variance = max(1e-6, self.square - self.mean**2)
+        return abs(self.mean) > SPLIT_ERRORS * math.sqrt(variance / min(self.count, 200))
+
+
+class Learned:
+    """A model for each class of engines, all from one prior."""
+
+    def __init__(self, prefill_tokens_per_s: float, step_s: float) -> None:
+        self._prior = (0.0, _K / prefill_tokens_per_s, 0.0)
+        self._step_s = step_s
+        self._fits: dict[str, _Fit] = {}
+        self._ratios: dict[str, _Ratios] = {}
+        self._biases: dict[EngineId, _Bias] = {}
+        self._apart: dict[EngineId, str] = {}
+        """Engines that are a class of their own, with its name."""
+        self._params: dict[str, Params] = {}
+
+    def params(self, engine: Engine) -> Params:
+        name = self._class(engine)
+        if (params := self._params.get(name)) is None:
+            params = self._params[name] = self._fit(name).params()
+        return params
+
+    def learn(self, engine: Engine, uncached: float, overlap: float, own_s: float) -> None:
+        name = self._class(engine)
+        fit = self._fit(name)
+        predicted = fit.params().own_s(uncached, overlap)
+        if fit.count >= SPLIT_AFTER and engine.id not in self._apart:
+            bias = self._biases.setdefault(engine.id, _Bias())
+            bias.note(max(-1.0, min(1.0, math.log(max(own_s, 1e-4) / max(predicted, 1e-4)))))
+            if bias.is_unlike:
+                self._split(engine.id, name)
+        fit.learn(uncached, overlap, own_s)
+        self._params[name] = fit.params()
+
+    def observe(self, engine: Engine, predicted_s: float, ttft_s: float) -> None:
+        if predicted_s > 0:
+            name = self._class(engine)
+            self._ratios.setdefault(name, _Ratios()).note(ttft_s / predicted_s)
+
+    def band(self, engine: Engine) -> Band:
+        ratios = self._ratios.get(self._class(engine)) or _Ratios()
+        return Band(ratios.low, ratios.high)
+
+    def keep(self, engines: Mapping[EngineId, object]) -> None:
+        """Forget what is known of all other engines; what classes learned stays."""
+        for known in (self._biases, self._apart):
+            for gone in known.keys() - engines.keys():
+                del known[gone]
+
+    def shown(self) -> dict[str, Any]:
+        """Return what was learned, for people."""
+        return {
+            name: {**fit.params()._asdict(), "error": fit.error, "observations": fit.count}
+            for name, fit in self._fits.items()
+        }
+
+    def saved(self) -> dict[str, Any]:
+        """Return what a restart should not lose."""
+        return {
+            name: {"sums": fit.sums, "error": fit.error, "count": fit.count}
+            for name, fit in self._fits.items()
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over what `saved` returned; what cannot be one is left out."""
+        for name, said in saved.items():
+            sums = said.get("sums") if isinstance(said, Mapping) else None
+            if isinstance(sums, list) and len(sums) == 9 and all(map(_is_finite, sums)):
+                error, count = said.get("error"), said.get("count")
+                if _is_finite(error) and isinstance(count, int):
+                    self._fits[name] = _Fit(self._prior, self._step_s, sums, error, count)
+        self._params.clear()
+
+    def _class(self, engine: Engine) -> str:
+        return self._apart.get(engine.id) or _alike(engine)
+
+    def _fit(self, name: str) -> _Fit:
+        fit = self._fits.get(name)
+        if fit is None:
+            if len(self._fits) >= CLASSES:
+                del self._fits[next(iter(self._fits))]
+            fit = self._fits[name] = _Fit(self._prior, self._step_s)
+        return fit
+
+    def _split(self, engine: EngineId, name: str) -> None:
+        """Let an engine have a model of its own. Both begin as the class was, and soon forget it:
+        what was learned is a mixture of the two.
+        """
+        of = self._fit(name)
+        of.sums = [total / 10 for total in of.sums]
+        self._apart[engine] = f"{name}/{engine}"
+        self._fits[self._apart[engine]] = _Fit(
+            self._prior, self._step_s, of.sums, of.error, of.count
+        )
+        del self._biases[engine]
+
+
+def _alike(engine: Engine) -> str:
+    """Return the class of an engine: the same weights, computed by the same version."""
+    return f"{engine.group} {engine.version}".strip()
+
+
+_K = 1000.0
+"""Tokens in which the fit counts, so that its numbers are of one size."""
+
+_LEAST_S = 0.005
+"""Errors of less are noise, whatever part of a prefill they are."""
+
+_LEAST_ERROR = 0.02
+
+_BASE_S = 0.05
+"""How far the fixed part of a prefill may be from the prior's."""
+
+_LOW = 0.1
+"""The lower quantile; the upper one is as far from the other end."""
+
+_PAIRS = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Solve a system of at most three equations whose matrix is positive definite."""
+    rows = [[*line, value] for line, value in zip(matrix, right, strict=True)]
+    for at in range(len(rows)):
+        pivot = rows[at][at]
+        rows[at] = [value / pivot for value in rows[at]]
+        for other in range(len(rows)):
+            if other != at and (by := rows[other][at]):
+                rows[other] = [v - by * p for v, p in zip(rows[other], rows[at], strict=True)]
+    return [row[-1] for row in rows]
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

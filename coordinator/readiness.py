@@ -11,6 +11,7 @@ from coordinator.cap import IndexCap, State
 from coordinator.discovery import NOT_ASKED
 from coordinator.engines import EngineView
 from coordinator.numbering import Numbering
+from coordinator.resources import ResourceFolder
 from coordinator.service import Service
 
 FILL_S = 10.0
@@ -32,6 +33,7 @@ CODES = (
     "index_coarse",
     "index_over",
     "overlay_full",
+    "resources_rejected",
     "store_away",
 )
 """All that a coordinator may serve around; docs/operations.md says what is served meanwhile."""
@@ -47,8 +49,15 @@ class Reason(NamedTuple):
 class Readiness:
     """One coordinator's, from its start on."""
 
-    def __init__(self, service: Service, cap: IndexCap, numbering: Numbering) -> None:
+    def __init__(
+        self,
+        service: Service,
+        cap: IndexCap,
+        numbering: Numbering,
+        resources: ResourceFolder | None = None,
+    ) -> None:
         self._service = service
+        self._resources = resources
         self._cap = cap
         self._numbering = numbering
         self._deadline = service.clock.monotonic() + FILL_S
@@ -102,6 +111,9 @@ class Readiness:
         if self._service.overlay.full:
             text = "there is no room for what requests in flight will have cached"
             yield Reason("overlay_full", text)
+        if self._resources is not None and self._resources.rejected:
+            text = "resources have errors, so the last good ones stay in force: /debug/policies"
+            yield Reason("resources_rejected", text)
         if away := self._numbering.away:
             yield Reason("store_away", f"the store is away: {away}")
 

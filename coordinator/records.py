@@ -10,9 +10,13 @@ from itertools import islice
 from typing import Any
 
 from coordinator.attempts import Attempt
+from coordinator.candidates import Candidate
 from coordinator.refusal import Reply
-from coordinator.route import Candidate, Decision
+from coordinator.route import Decision
+from coordinator.tokens import Tokenized
 from lineside.ids import TenantId
+from policies.facts import Truth
+from policies.verdict import Chosen
 
 CAPACITY = 2000
 """Records kept, about 2 kB each with a few engines; the oldest goes first."""
@@ -48,7 +52,7 @@ class Record:
     model: str = ""
     stream: bool = False
     tenant: TenantId
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, Truth] = field(default_factory=dict)
     tokens: str = "unknown"
     tokens_reason: str = ""
     prompt_tokens: int | None = None
@@ -58,7 +62,6 @@ class Record:
     rule: str = ""
     stage: str = ""
     decision: Decision | None = None
-    dropped: tuple[Candidate, ...] = ()
     served_by: Candidate | None = None
     overdue_tokens: int = 0
     """Leading tokens that the serving engine computed so long ago that it should have said so."""
@@ -99,6 +102,11 @@ class Record:
         """The time to first token that the serving engine was chosen by."""
         return self.served_by.predicted_ttft_s if self.served_by else None
 
+    def note_tokens(self, tokenized: Tokenized) -> None:
+        """Note how the prompt's tokens are known."""
+        self.tokens, self.tokens_reason = tokenized.state.value, tokenized.reason
+        self.prompt_tokens = tokenized.count
+
     def to_json(self) -> dict[str, Any]:
         """Return the shape that debug endpoints and replay share."""
         shown: dict[str, Any] = {
@@ -117,17 +125,19 @@ class Record:
             }
         if self.decision is not None and self.served_by is not None:
             shown["decision"] = _decision_json(self.decision, self.served_by)
-        ranked = self.decision.ranked if self.decision else ()
+        decision = self.decision
+        candidates = (*decision.ranked, *decision.dropped) if decision else ()
         shown |= {
             "tokens": self.tokens,
             "tokens_reason": self.tokens_reason,
             "prompt_tokens": self.prompt_tokens,
             "tenant": self.tenant,
-            "tags": dict(self.tags),
+            "tags": {name: truth.value for name, truth in self.tags.items()},
             "policy": self.policy,
             "rule": self.rule,
             "stage": self.stage,
-            "candidates": [_candidate_json(c) for c in (*ranked, *self.dropped)],
+            **_verdict_json(decision),
+            "candidates": [_candidate_json(candidate) for candidate in candidates],
             "attempts": [_attempt_json(attempt) for attempt in self.attempts],
             "outcome": self._outcome_json(),
         }
@@ -163,12 +173,27 @@ def _decision_json(decision: Decision, served_by: Candidate) -> dict[str, Any]:
     }
 
 
+def _verdict_json(decision: Decision | None) -> dict[str, Any]:
+    """Return what policies said beside the choice."""
+    if decision is None:
+        return {"guards": [], "unknown": [], "shadow": {}, "set": None}
+    verdict = decision.verdict
+    return {
+        "guards": [str(guard) for guard in verdict.guards],
+        "unknown": list(verdict.unknown),
+        "shadow": dict(verdict.shadow),
+        "set": verdict.set if isinstance(verdict, Chosen) else None,
+    }
+
+
 def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+    view = candidate.view
     return {
         "id": candidate.target.id,
         "endpoint": candidate.target.endpoint,
         "model": candidate.model,
         "type": candidate.type,
+        "stage": candidate.stage or None,
         "overlap_tokens": candidate.overlap_tokens,
         "speculative_tokens": candidate.speculative_tokens,
         "uncached_tokens": candidate.uncached_tokens,
@@ -178,10 +203,13 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
         "own_s": candidate.own_s,
         "outstanding": candidate.outstanding,
         "recent_s": candidate.recent_s,
-        "cache_state": candidate.view.cache_state,
+        "cache_state": view.cache_state if view else None,
         "reason": candidate.reason,
         "dropped_by": candidate.dropped_by or None,
-        "ages": {"cache_s": candidate.view.heard_age_s, "load_s": candidate.view.load_age_s},
+        "ages": {
+            "cache_s": view.heard_age_s if view else None,
+            "load_s": view.load_age_s if view else None,
+        },
     }
 
 

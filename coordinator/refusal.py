@@ -29,6 +29,22 @@ class NoEngineReady:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyDenied:
+    """A rule rejects requests like this one; the status and the words are the rule's."""
+
+    message: str
+    status: int = 403
+
+
+@dataclass(frozen=True, slots=True)
+class NothingAllowed:
+    """A part of a policy (`namespace/name/rule/exclude`) left no backend for the request."""
+
+    model: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class BodyTooLarge:
     """Refused before parsing."""
 
@@ -105,6 +121,8 @@ Refusal: TypeAlias = (
     BadRequest
     | UnknownModel
     | NoEngineReady
+    | PolicyDenied
+    | NothingAllowed
     | BodyTooLarge
     | OverLimit
     | UpstreamUnreachable
@@ -152,6 +170,8 @@ REASONS = (
     "bad_request",
     "unknown_model",
     "no_engine_ready",
+    "policy_denied",
+    "nothing_allowed",
     "body_too_large",
     "over_limit",
     "upstream_unreachable",
@@ -179,6 +199,13 @@ def to_reply(refusal: Refusal) -> Reply:
         case NoEngineReady(model):
             text = f"no engine that serves `{model[:200]}` can be reached; try again shortly"
             return Reply(503, "no_engine_ready", "ServiceUnavailableError", text, None, RETRY_SOON)
+        case PolicyDenied(message, status):
+            return Reply(
+                status, "policy_denied", _DENIED.get(status, "PermissionDeniedError"), message
+            )
+        case NothingAllowed(model, source):
+            text = f"policy `{source}` leaves no backend for `{model[:200]}` now; try again later"
+            return Reply(503, "nothing_allowed", "ServiceUnavailableError", text, None, RETRY_SOON)
         case BodyTooLarge(limit):
             text = f"the body is larger than {limit} bytes; send a shorter request"
             return Reply(413, "body_too_large", "RequestEntityTooLargeError", text)
@@ -208,6 +235,14 @@ def to_reply(refusal: Refusal) -> Reply:
         case _:
             assert_never(refusal)
 
+
+_DENIED = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    429: "RateLimitError",
+    503: "ServiceUnavailableError",
+}
+"""What OpenAI clients call a rejection; any other is a denied permission."""
 
 KEY_REFUSED = (401, 403)
 """What an engine answers to a gateway without its key."""

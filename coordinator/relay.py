@@ -15,6 +15,7 @@ from multidict import CIMultiDict
 from coordinator.config import Timeouts
 from coordinator.dispatch import HOP_BY_HOP
 from coordinator.limits import Usage
+from coordinator.providers import KEPT_HEADERS
 from coordinator.refusal import (
     KEY_REFUSED,
     RETRY_SOON,
@@ -180,14 +181,15 @@ class Relay:
         return response
 
     def _headers(self, upstream: aiohttp.ClientResponse) -> CIMultiDict[str]:
+        is_engine = self._routed.candidate.type == "engine"
         headers = CIMultiDict(
             (name, value)
             for name, value in upstream.headers.items()
-            if name.lower() not in _ENDS_HERE
+            if (name.lower() not in _ENDS_HERE if is_engine else name.lower() in KEPT_HEADERS)
         )
         headers["x-request-id"] = self._request_id
         headers["x-lineside-decision"] = self._routed.record.id
-        headers["x-lineside-engine"] = self._routed.engine.id
+        headers["x-lineside-engine"] = self._routed.target.id
         if upstream.status == 503:
             headers.setdefault(*next(iter(RETRY_SOON.items())))
         return headers

@@ -1,38 +1,38 @@
-"""Request facts, engines, overlaps and load to a decision: filter, predict, rank. Pure.
+"""A plan, engines, overlaps and load to a decision: measure, let the policies rank. Pure.
 
-What is shown is `predicted_ttft_s`; what is minimised is `cost`, which also counts what this
-prefill does to those who come after it, and how much its engine was given lately. Nothing is
-remembered here: the caller accounts it.
+What is shown is `predicted_ttft_s`; what `minimize: PredictedTTFT` orders by is `cost`, which also
+counts what this prefill does to those who come after it, and how much its engine was given lately
+(DESIGN 7). Nothing is remembered here: the caller accounts it.
+
+Measurements are columns, one entry for each runner of a field; a `Candidate` is made of them for
+those who look at one: the winner, its fallbacks, a record that is read.
 """
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from coordinator.candidates import Candidate
 from coordinator.engines import Engine, EngineView
 from coordinator.inflight import Queue
-from coordinator.predict import Predictor
+from coordinator.predict import Params, Predictor
 from coordinator.recent import SHARE
-from coordinator.refusal import NoEngineReady
+from coordinator.targets import Layout
 from lineside.hashing import UNIT
 from lineside.ids import EngineId, ModelName
-
-Target: TypeAlias = Engine
-"""What a candidate stands for. Providers join this union."""
+from policies.evaluate import Plan
+from policies.facts import Measured
+from policies.model import Measure
+from policies.verdict import Chosen, Empty
 
 Units: TypeAlias = tuple[int, int, int]
 """Leading units that an engine holds in gpu; in gpu or cpu; in any medium. Never falls."""
 
-BETA = 1.0
-"""Weight of a request's own prefill as a delay for others."""
-
 OUTSTANDING_S = 0.02
 """Cost of each request in flight: keeps decode batches even where nothing is queued."""
-
-ASLEEP = "the engine sleeps"
-"""Why an engine that could be reached gets nothing."""
 
 MEDIUM_WEIGHTS = (1.0, 0.8, 0.4)
 """What a cached block is worth in gpu, cpu, disk; the rest of it counts as uncached work."""
@@ -40,9 +40,8 @@ MEDIUM_WEIGHTS = (1.0, 0.8, 0.4)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a decision needs to know of a request."""
+    """What a decision needs to know of a request, for one of the models that may serve it."""
 
-    model: ModelName
     prompt_tokens: int | None
     """`None`: unknown; engines are then ranked by load alone."""
     load_tokens: int
@@ -58,76 +57,10 @@ class Held(NamedTuple):
     """By our own decisions, in gpu, whatever the index says (yet)."""
 
 
-class Candidate(NamedTuple):
-    """One engine as the decision saw it. A tuple: the hot path makes one for each engine."""
-
-    view: EngineView
-    model: ModelName
-    overlap_tokens: int = 0
-    """What the index says will be read from the cache: compared with the engine's own report."""
-    speculative_tokens: int = 0
-    """What our own decisions in flight will have added by then; counts, and is not compared."""
-    uncached_tokens: int | None = None
-    own_s: float = 0.0
-    wait_s: float = 0.0
-    outstanding: int = 0
-    recent_s: float = 0.0
-    """What recent work adds to the cost."""
-    cost: float = 0.0
-    dropped_by: str = ""
-    """Empty for those that were ranked."""
-
-    @property
-    def target(self) -> Target:
-        """Where the request would go."""
-        return self.view.engine
-
-    @property
-    def type(self) -> str:
-        """The kind of target."""
-        return "engine"
-
-    @property
-    def cached_tokens(self) -> int:
-        """What the decision counts on."""
-        return self.overlap_tokens + self.speculative_tokens
-
-    @property
-    def predicted_ttft_s(self) -> float | None:
-        """What is shown, and paired with the outcome; `None` where the prompt is unknown."""
-        return None if self.uncached_tokens is None else self.wait_s + self.own_s
-
-    @property
-    def reason(self) -> str:
-        """Why the engine was dropped, or why its cache counted as empty."""
-        view = self.view
-        return ASLEEP if self.dropped_by == "asleep" else view.away or view.failing or view.reason
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The ranked candidates, best first; then those that were dropped."""
-
-    ranked: tuple[Candidate, ...]
-    dropped: tuple[Candidate, ...]
-
-    @property
-    def chosen(self) -> Candidate:
-        """The one that gets the request; the others are its ordered fallbacks."""
-        return self.ranked[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Undecided:
-    """No candidate was left, and why each was dropped."""
-
-    refusal: NoEngineReady
-    dropped: tuple[Candidate, ...]
-
-
 class Runner(NamedTuple):
-    """An engine in the running. `block` 0: nothing can be said of its cache."""
+    """An engine in the running, and its place in the inventory. `block` 0: its cache is unknown."""
 
+    place: int
     view: EngineView
     engine: Engine
     block: int
@@ -139,100 +72,181 @@ class Runner(NamedTuple):
 class Field:
     """What follows from the engines' views alone, worked out once for all who see the same."""
 
+    model: ModelName
     runners: tuple[Runner, ...]
     engines: tuple[EngineId, ...]
     """Of the runners."""
-    dropped: tuple[tuple[EngineView, str], ...]
-    """The others, and why."""
+    at: Mapping[int, int]
+    """From a place in the inventory to the runner's number."""
+    out: tuple[tuple[int, EngineView, str], ...]
+    """The others: place, view, and why."""
 
 
-def field_of(views: Iterable[EngineView]) -> Field:
-    """Return which engines are in the running.
+def field_of(model: ModelName, views: Iterable[EngineView], layout: Layout) -> Field:
+    """Return which engines are in the running for a model.
 
     Failing engines are used where there are no others: what may fail beats what surely does.
     """
     runners: list[Runner] = []
     failing: list[Runner] = []
-    dropped: list[tuple[EngineView, str]] = []
+    out: list[tuple[int, EngineView, str]] = []
     for view in views:
+        place = layout.place(view.engine.id, model)
+        if place is None:
+            continue  # discovered since the layout was made
         if view.away or view.asleep:
-            dropped.append((view, "away" if view.away else "asleep"))
+            out.append((place, view, "away" if view.away else "asleep"))
         else:
             block = (view.block_size or UNIT) if view.cache_usable else 0
-            (failing if view.failing else runners).append(
-                Runner(view, view.engine, block, view.credit)
-            )
+            runner = Runner(place, view, view.engine, block, view.credit)
+            (failing if view.failing else runners).append(runner)
     if runners:
-        dropped += [(runner.view, "failing") for runner in failing]
+        out += [(runner.place, runner.view, "failing") for runner in failing]
     runners = runners or failing
-    engines = tuple(runner.engine.id for runner in runners)
-    return Field(tuple(runners), engines, tuple(dropped))
+    return Field(
+        model,
+        tuple(runners),
+        tuple(runner.engine.id for runner in runners),
+        {runner.place: number for number, runner in enumerate(runners)},
+        tuple(out),
+    )
 
 
-def decide(
-    facts: Facts,
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What was measured of a field's runners, for one request. Each list has one entry for each."""
+
+    field: Field
+    facts: Facts
+    queues: Sequence[Queue]
+    overlap: Sequence[int]
+    """Tokens that will be read from the cache, by the index."""
+    ahead: Sequence[int]
+    """What our own decisions in flight will have added by then."""
+    own_s: Sequence[float]
+    wait_s: Sequence[float]
+    outstanding: Sequence[int]
+    recent_s: Sequence[float] | None
+    """What recent work adds to the cost; `None`: nothing."""
+    cost: Sequence[float]
+
+    def candidate(
+        self, number: int, stage: str = "", dropped_by: str = "", why: str = ""
+    ) -> Candidate:
+        """Return a runner as the decision saw it."""
+        runner, prompt = self.field.runners[number], self.facts.prompt_tokens
+        overlap, ahead = self.overlap[number], self.ahead[number]
+        return Candidate(
+            target=runner.engine,
+            model=self.field.model,
+            view=runner.view,
+            overlap_tokens=overlap,
+            speculative_tokens=ahead,
+            uncached_tokens=None if prompt is None else prompt - overlap - ahead,
+            own_s=self.own_s[number],
+            wait_s=self.wait_s[number],
+            outstanding=self.outstanding[number],
+            recent_s=self.recent_s[number] if self.recent_s else 0.0,
+            cost=self.cost[number],
+            predicted_ttft_s=self.value(Measure.PREDICTED_TTFT, number),
+            stage=stage,
+            dropped_by=dropped_by,
+            why=why,
+        )
+
+    def value(self, measure: Measure, number: int) -> float | None:
+        """Return one measurement of a runner; `None`: not known."""
+        prompt, load = self.facts.prompt_tokens, self.field.runners[number].view.load
+        match measure:
+            case Measure.PREDICTED_TTFT:
+                return None if prompt is None else self.wait_s[number] + self.own_s[number]
+            case Measure.QUEUED_PROMPTS:
+                ours, reported = self.queues[number].queued, load and load.waiting
+                return max(ours, reported or 0)
+            case Measure.RUNNING_PROMPTS:
+                queue, reported = self.queues[number], load and load.running
+                return max(queue.outstanding - queue.queued, reported or 0)
+            case Measure.CACHED_TOKENS:
+                return None if prompt is None else self.overlap[number] + self.ahead[number]
+            case Measure.UNCACHED_TOKENS:
+                cached = self.overlap[number] + self.ahead[number]
+                return None if prompt is None else prompt - cached
+            case Measure.KV_CACHE_USAGE:
+                return load.kv_cache_usage if load else None
+            case Measure.FRESHNESS:
+                return self.field.runners[number].view.heard_age_s
+            case _:
+                return None
+
+
+def measure(
     field: Field,
-    held: Held,
-    queues_of: Callable[[Sequence[EngineId]], Sequence[Queue]],
-    recent_of: Callable[[Engine], float],
-    predictor: Predictor,
-    rng: random.Random,
-) -> Decision | Undecided:
-    """Rank the engines that serve a model; equal costs come in random order.
-
-    `field` is of the engines that serve the model; the caller has refused an unknown one.
-    `recent_of` returns the seconds of work that an engine was given lately.
-    """
-    dropped = tuple(Candidate(view, facts.model, dropped_by=why) for view, why in field.dropped)
-    if not field.runners:
-        return Undecided(NoEngineReady(facts.model), dropped)
-    queues = queues_of(field.engines)
-    # What was counts as far as nothing is: queues say it better while there are any.
-    idle = sum(not queue[0] for queue in queues) / len(queues)
-    ranked = _candidates(facts, field, held, queues, SHARE * idle, recent_of, predictor)
-    chance = rng.random
-    ranked.sort(key=lambda candidate: (candidate.cost, chance()))
-    return Decision(tuple(ranked), dropped)
-
-
-def _candidates(
     facts: Facts,
-    field: Field,
     held: Held,
     queues: Sequence[Queue],
-    recent_share: float,
     recent_of: Callable[[Engine], float],
     predictor: Predictor,
-) -> list[Candidate]:
-    """Predict each engine's work. The hot loop of a decision, so it calls little."""
-    model, prompt, load = facts.model, facts.prompt_tokens, facts.load_tokens
+    beta: float,
+) -> Part:
+    """Predict what a request is to each runner of a field.
+
+    `queues` are the runners'. `recent_of` returns the seconds of work that an engine was given
+    lately. `beta` weighs the request's own prefill as a delay for those that come after it.
+    """
+    # What was counts as far as nothing is: queues say it better while there are any.
+    idle = sum(not queue.outstanding for queue in queues) / max(1, len(queues))
+    recent = [SHARE * idle * recent_of(runner.engine) for runner in field.runners] if idle else None
+    overlap, ahead, own_s = _own(field, facts, held, predictor)
+    wait_s, outstanding = [queue.wait_s for queue in queues], [queue[0] for queue in queues]
+    for number, queue in enumerate(queues):
+        if peers := queue.peers.outstanding:
+            outstanding[number] += peers
+            params = predictor.params(field.runners[number].engine)
+            wait_s[number] += params.own_s(queue.peers.queued_tokens, 0)
+    weight = 1 + beta
+    cost = [
+        wait + weight * own + OUTSTANDING_S * many
+        for wait, own, many in zip(wait_s, own_s, outstanding, strict=True)
+    ]
+    if recent:
+        cost = [each + more for each, more in zip(cost, recent, strict=True)]
+    return Part(field, facts, queues, overlap, ahead, own_s, wait_s, outstanding, recent, cost)
+
+
+def _own(
+    field: Field, facts: Facts, held: Held, predictor: Predictor
+) -> tuple[list[int], list[int], list[float]]:
+    """Return each runner's overlap, what is on its way, and its own prefill. The hot loop."""
+    load, prompt = facts.load_tokens, facts.prompt_tokens
     # Tokens before a picture are matched although the prompt's length is only estimated. The last
     # token is computed in any case.
     limit = max(0, (load if prompt is None else prompt) - 1)
-    indexed, claimed, own = held.indexed.get, held.claimed.get, predictor.own_s
-    candidates = []
-    for runner, name, queue in zip(field.runners, field.engines, queues, strict=True):
-        view, engine, block, credit = runner
-        outstanding, _, wait_s, peers = queue
+    indexed, claimed = held.indexed.get, held.claimed.get
+    overlaps, aheads, owns = [], [], []
+    params_of, cold = predictor.params, dict[Params, float]()
+    for _, _, engine, block, credit in field.runners:
+        params = params_of(engine)
+        units, claim = indexed(engine.id), claimed(engine.id)
+        if not block or (units is None and claim is None):
+            own = cold.get(params)
+            if own is None:
+                own = cold[params] = params.own_s(load, 0)
+            overlaps.append(0)
+            aheads.append(0)
+            owns.append(own)
+            continue
         overlap, ahead, worth = 0, 0, 0.0
-        if block:
-            if units := indexed(name):
-                overlap, worth = _cached(units, block, limit)
-                worth *= credit
-            if claim := claimed(name):
-                reach = min(claim * UNIT, limit) // block * block
-                if reach > overlap:
-                    ahead, worth = reach - overlap, float(reach)
-        own_s = own(engine, load - worth if worth < load else 0.0, overlap + ahead)
-        if peers.outstanding:
-            outstanding += peers.outstanding
-            wait_s += own(engine, peers.queued_tokens, 0)
-        recent_s = recent_share and recent_share * recent_of(engine)
-        cost = wait_s + own_s + BETA * own_s + OUTSTANDING_S * outstanding + recent_s
-        left = None if prompt is None else prompt - overlap - ahead
-        fields = view, model, overlap, ahead, left, own_s, wait_s, outstanding, recent_s, cost, ""
-        candidates.append(Candidate._make(fields))  # half the time of a call
-    return candidates
+        if units:
+            overlap, worth = _cached(units, block, limit)
+            worth *= credit
+        if claim:
+            reach = min(claim * UNIT, limit) // block * block
+            if reach > overlap:
+                ahead, worth = reach - overlap, float(reach)
+        overlaps.append(overlap)
+        aheads.append(ahead)
+        owns.append(params.own_s(load - worth if worth < load else 0.0, overlap + ahead))
+    return overlaps, aheads, owns
 
 
 def _cached(units: Units, block: int, limit: int) -> tuple[int, float]:
@@ -250,3 +264,91 @@ def _cached(units: Units, block: int, limit: int) -> tuple[int, float]:
         worth += weight * (upto - below)
         below = upto
     return cached, worth
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the policies made of the measurements. Candidates are made when they are looked at."""
+
+    verdict: Chosen | Empty
+    parts: tuple[Part, ...]
+    layout: Layout
+
+    @cached_property
+    def chosen(self) -> Candidate:
+        """The one that gets the request. There is one unless the verdict is `Empty`."""
+        assert isinstance(self.verdict, Chosen)
+        best = self.verdict.ranked[0]
+        return self._at(best.target, best.stage)
+
+    @cached_property
+    def ranked(self) -> tuple[Candidate, ...]:
+        """Best first: the chosen one, then its ordered fallbacks."""
+        if isinstance(self.verdict, Empty):
+            return ()
+        others = self.verdict.ranked[1:]
+        return self.chosen, *(self._at(each.target, each.stage) for each in others)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether some engine that might have served is away, asleep or failing."""
+        return any(part.field.out for part in self.parts)
+
+    @cached_property
+    def dropped(self) -> tuple[Candidate, ...]:
+        """The others: those that policies dropped, then those out of the running."""
+        by_policy = [
+            self._at(each.target, dropped_by=str(each.source), why=each.why)
+            for each in self.verdict.dropped
+        ]
+        out = [
+            Candidate(view.engine, part.field.model, view, dropped_by=why)
+            for part in self.parts
+            for _, view, why in part.field.out
+        ]
+        return (*by_policy, *out)
+
+    def _at(self, place: int, stage: str = "", dropped_by: str = "", why: str = "") -> Candidate:
+        for part in self.parts:
+            if (number := part.field.at.get(place)) is not None:
+                return part.candidate(number, stage, dropped_by, why)
+        target = self.layout.inventory.targets[place]
+        backend = self.layout.backends[place]
+        return Candidate(
+            backend, target.model, cost=None, stage=stage, dropped_by=dropped_by, why=why
+        )
+
+
+def decide(plan: Plan, parts: Sequence[Part], layout: Layout, rng: random.Random) -> Decision:
+    """Let the policies choose among what was measured; equal costs come in random order."""
+    out = 0
+    for part in parts:
+        for place, _, _ in part.field.out:
+            out |= 1 << place
+    return Decision(plan.decide(_measured(parts), rng, out), tuple(parts), layout)
+
+
+def _measured(parts: Sequence[Part]) -> Measured:
+    """Return the parts' columns by place. What no part has, a provider's, is unknown."""
+    if len(parts) == 1:
+        (part,) = parts
+        at, cost = part.field.at.get, part.cost
+
+        def column(measure: Measure, places: Sequence[int]) -> list[float | None]:
+            return [None if (n := at(p)) is None else part.value(measure, n) for p in places]
+
+        def ranking(places: Sequence[int]) -> list[float | None]:
+            return [None if (n := at(p)) is None else cost[n] for p in places]
+
+        return Measured(column, ranking)
+    found = {place: (part, n) for part in parts for place, n in part.field.at.items()}
+
+    def any_column(measure: Measure, places: Sequence[int]) -> list[float | None]:
+        return [
+            None if (of := found.get(p)) is None else of[0].value(measure, of[1]) for p in places
+        ]
+
+    def any_ranking(places: Sequence[int]) -> list[float | None]:
+        return [None if (of := found.get(p)) is None else of[0].cost[of[1]] for p in places]
+
+    return Measured(any_column, any_ranking)

@@ -1,82 +1,44 @@
-"""The one service behind all doors: a canonical request in, an engine or a refusal out.
+"""The one service behind all doors: a canonical request in, a backend or a refusal out.
 
-    tokens -> keys, tags -> reserve -> verdict -> decide and account in one step
+    tags -> tokens, plan -> reserve -> decide and account in one step        (see `decider`)
 
 Owns a request's lease, claim, reservation and record from the decision to its end; a door reports
 what happened and never touches them. No logging and no metrics here: `metrics.MeteredService` wraps
 it.
 """
 
-import random
 import secrets
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Protocol, TypeAlias
 
 from coordinator.attempts import Attempt, may_repeat
 from coordinator.audit import Audit
-from coordinator.canonical import Canonical, rewrite
+from coordinator.candidates import Backend, Candidate, Provider
+from coordinator.canonical import Canonical, Changes, rewrite
 from coordinator.cluster import Cluster
-from coordinator.engines import Engine, EngineView
+from coordinator.decider import Decider, Keys, Seen
+from coordinator.engines import Engine
 from coordinator.inflight import InFlight, Lease
 from coordinator.limits import Limiter, Reservation, Usage
-from coordinator.overlay import STRIDE, Claim, Overlay
-from coordinator.predict import Predictor
+from coordinator.overlay import Claim, Overlay
 from coordinator.recent import RecentWork
-from coordinator.records import Outcome, Record, Records
-from coordinator.refusal import Draining, NoEngineReady, OverLimit, Refusal, UnknownModel, to_reply
-from coordinator.route import (
-    Candidate,
-    Decision,
-    Facts,
-    Field,
-    Held,
-    Undecided,
-    Units,
-    decide,
-    field_of,
+from coordinator.records import Record, Records
+from coordinator.refusal import (
+    Draining,
+    NoEngineReady,
+    NothingAllowed,
+    OverLimit,
+    PolicyDenied,
+    Refusal,
+    UnknownModel,
+    to_reply,
 )
+from coordinator.route import Decision
 from coordinator.tagging import Tagger
-from coordinator.tokens import Tokenized
-from lineside import hashing
 from lineside.clock import Clock
-from lineside.ids import BlockKey, EngineId, GroupId, ModelName, TenantId
-from policies.verdict import Verdict, default_route
-
-BYTES_PER_TOKEN = 4
-"""What an unknown prompt is taken to weigh in a queue; used for load, never shown."""
-
-FIELDS = 1000
-"""Models whose engines are kept sorted out; all are forgotten when there are more."""
-
-MEDIA_TOKENS = 1000
-"""The same for what follows a prompt's first picture or sound."""
-
-
-class Overlaps(Protocol):
-    """The index, as the read path sees it."""
-
-    def overlap(
-        self, group: GroupId, unit_keys: Sequence[BlockKey], limit: int | None = None
-    ) -> dict[EngineId, Units]:
-        """Return the leading units that each engine of a group holds; omit zeros.
-
-        `limit`: units before the prompt's last token, where that is known.
-        """
-        ...
-
-
-Keys: TypeAlias = Mapping[GroupId, Sequence[BlockKey]]
-"""A prompt's keys as the overlay wants them: by group, every `STRIDE`-th."""
-
-
-class Tokenizer(Protocol):
-    """Requests to token ids, within a time budget."""
-
-    async def of(self, canonical: Canonical, engines: Sequence[Engine]) -> Tokenized:
-        """Return a prompt's tokens for the engines that may serve it."""
-        ...
+from lineside.hashing import UNIT
+from lineside.ids import ModelName, TenantId
+from policies.model import SetFields
+from policies.verdict import Chosen, Denied, Empty
 
 
 @dataclass(slots=True, eq=False)
@@ -89,14 +51,19 @@ class Routed:
     body: bytes = field(repr=False)
     lease: Lease
     claim: Claim | None
+    seen: Seen = field(repr=False)
     keys: Keys = field(repr=False)
     """Empty once the first token was seen: there is no fallback any more."""
+    verdict: Chosen = field(repr=False)
     reservation: Reservation
-    load_tokens: int
     started: float
+    decided: float
+    """When the backend was chosen that has the request now."""
+    own_s: float | None = None
+    """What its prefill took, where that could be told."""
 
     @property
-    def engine(self) -> Engine:
+    def target(self) -> Backend:
         """Where the request goes."""
         return self.candidate.target
 
@@ -113,73 +80,89 @@ class Refused:
 class Service:
     """Decides, accounts, and follows each request to its end."""
 
-    cluster: Cluster
-    overlaps: Overlaps
-    tokens: Tokenizer
-    inflight: InFlight
-    overlay: Overlay
-    recent: RecentWork
-    predictor: Predictor
+    decider: Decider
     limiter: Limiter
     tagger: Tagger
     records: Records
-    clock: Clock
-    rng: random.Random
-    secret: bytes = field(repr=False)
     lease_s: float
-    audit: Audit = field(default_factory=lambda: Audit(0.0, random.Random()))
+    audit: Audit
     draining: bool = False
 
-    def __post_init__(self) -> None:
-        self._fields: dict[ModelName, tuple[Sequence[EngineView], Field]] = {}
+    @property
+    def cluster(self) -> Cluster:
+        """The engines."""
+        return self.decider.cluster
+
+    @property
+    def inflight(self) -> InFlight:
+        """The leases."""
+        return self.decider.inflight
+
+    @property
+    def overlay(self) -> Overlay:
+        """The claims."""
+        return self.decider.overlay
+
+    @property
+    def recent(self) -> RecentWork:
+        """What engines were given lately."""
+        return self.decider.recent
+
+    @property
+    def clock(self) -> Clock:
+        """The time."""
+        return self.decider.clock
 
     async def route(
         self, request: Canonical, tenant: TenantId, request_id: str
     ) -> Routed | Refused:
-        """Choose an engine and take a lease on it. Every `Routed` must be ended by its door."""
+        """Choose a backend and take a lease on it. Every `Routed` must be ended by its door."""
         started = self.clock.monotonic()
         record = self._record(request, tenant, request_id)
-        if refusal := self._admission(request):
-            return self._refuse(record, refusal)
-        tokenized = await self._observe(record, request)
-        model = ModelName(request.model)
-        granted = await self.limiter.reserve(tenant, model, tokenized.count, request.max_tokens)
+        seen = await self._see(record, request)
+        if not isinstance(seen, Seen):
+            return self._refuse(record, seen)
+        model, count = ModelName(request.model), seen.tokenized.count
+        granted = await self.limiter.reserve(tenant, model, count, request.max_tokens)
         if isinstance(granted, OverLimit):
             return self._refuse(record, granted)
         # From here to the lease there is no await: load that is read is the load that is reserved.
-        decided, keys = self._decide(record, request, tokenized)
-        if isinstance(decided, Undecided):
+        decision, keys = self._decide(record, seen)
+        if isinstance(decision.verdict, Empty):
             self.limiter.refund(granted)
-            return self._refuse(record, decided.refusal)
-        load_tokens, chosen = _load_tokens(request, tokenized), decided.chosen
+            return self._refuse(record, _none_left(request.model, decision))
+        chosen, now = decision.chosen, self.clock.monotonic()
         record.overdue_tokens = self._overdue(chosen, keys)
-        lease, claim = self._account(chosen, load_tokens, request.stream, keys)
+        lease, claim = self._account(chosen, seen, keys)
         record.served_by = chosen
         self.records.add(record)
         return Routed(
             record=record,
             request=request,
             candidate=chosen,
-            body=rewrite(request, chosen.model, True, self.audit.asks(chosen.view)),
+            body=self._body(request, chosen, decision.verdict),
             lease=lease,
             claim=claim,
+            seen=seen,
             keys=keys,
+            verdict=decision.verdict,
             reservation=granted,
-            load_tokens=load_tokens,
             started=started,
+            decided=now,
         )
 
     async def dry_run(self, request: Canonical, tenant: TenantId) -> Record:
         """Decide as `route` would, account nothing, keep no record."""
         record = self._record(request, tenant, "dry-run")
-        if refusal := self._admission(request):
-            record.refusal = to_reply(refusal)
+        seen = await self._see(record, request)
+        if not isinstance(seen, Seen):
+            record.refusal = to_reply(seen)
             return record
-        decided, _ = self._decide(record, request, await self._observe(record, request))
-        if isinstance(decided, Undecided):
-            record.refusal = to_reply(decided.refusal)
+        decision, _ = self._decide(record, seen)
+        if isinstance(decision.verdict, Empty):
+            record.refusal = to_reply(_none_left(request.model, decision))
         else:
-            record.served_by = decided.chosen
+            record.served_by = decision.chosen
         return record
 
     def refuse(self, refusal: Refusal, tenant: TenantId, request_id: str) -> Refused:
@@ -200,21 +183,23 @@ class Service:
         if routed.claim:
             self.overlay.drop(routed.claim)
         record.overdue_tokens = self._overdue(candidate, routed.keys)
-        routed.lease, routed.claim = self._account(
-            candidate, routed.load_tokens, routed.request.stream, routed.keys
-        )
-        announce = self.audit.asks(candidate.view)
-        routed.body = rewrite(routed.request, candidate.model, True, announce)
+        routed.lease, routed.claim = self._account(candidate, routed.seen, routed.keys)
+        routed.body = self._body(routed.request, candidate, routed.verdict)
         routed.candidate = record.served_by = candidate
+        routed.decided = self.clock.monotonic()
         return True
 
     def first_token(self, routed: Routed) -> None:
         """Note that the prefill is over."""
         now = self.clock.monotonic()
-        self.inflight.first_token(routed.lease, now)
+        routed.own_s = self.inflight.first_token(routed.lease, now)
         self._settle(routed, now)
-        if routed.record.outcome.ttft_s is None:
-            routed.record.outcome.ttft_s = now - routed.started
+        outcome, predicted_s = routed.record.outcome, routed.candidate.predicted_ttft_s
+        if outcome.ttft_s is None:
+            outcome.ttft_s = now - routed.started
+            if predicted_s is not None and isinstance(routed.target, Engine):
+                took_s = now - routed.decided
+                self.decider.predictor.observe(routed.target, predicted_s, took_s)
 
     def finished(self, routed: Routed, status: int, usage: Usage, finish: str | None) -> bool:
         """Note an answer, of any status: the engine's own refusals count as `rejected`.
@@ -232,9 +217,7 @@ class Service:
         outcome.completion_tokens = usage.completion_tokens
         if status < 400:
             self.limiter.settle(routed.reservation, usage)
-            if self.audit.ended(routed.record):
-                engine = routed.engine.id
-                self.cluster.observe_word(engine, self.audit.word(engine))
+            self._learn(routed, usage)
         else:
             self.limiter.refund(routed.reservation)
         return True
@@ -264,103 +247,76 @@ class Service:
         self.overlay.expire_lost(now)
         return self.inflight.expire(now)
 
-    def _admission(self, request: Canonical) -> Refusal | None:
+    async def _see(self, record: Record, request: Canonical) -> Seen | Refusal:
         if self.draining:
             return Draining()
-        if not self.cluster.engines(request.model):
-            if self.cluster.has_unseen():
-                return NoEngineReady(request.model)
-            served = tuple(model.name for model in self.cluster.models())
-            return UnknownModel(request.model, served)
-        return None
-
-    async def _observe(self, record: Record, request: Canonical) -> Tokenized:
         record.tags = await self.tagger.tags(request)
-        tokenized = await self.tokens.of(request, self.cluster.reachable(request.model))
-        record.tokens = tokenized.state.value
-        record.tokens_reason = tokenized.reason
-        record.prompt_tokens = tokenized.count
-        return tokenized
+        seen = await self.decider.see(request, record.tenant, record.tags)
+        if isinstance(seen, Denied):
+            record.policy, record.rule = seen.source.policy, seen.source.rule
+            return PolicyDenied(seen.message, seen.status)
+        record.note_tokens(seen.tokenized)
+        return self._unknown(request.model, seen) if seen.is_hopeless else seen
 
-    def _decide(
-        self, record: Record, request: Canonical, tokenized: Tokenized
-    ) -> tuple[Decision | Undecided, Keys]:
-        verdict = default_route(ModelName(request.model))
-        record.policy, record.rule, record.stage = verdict.policy, verdict.rule, verdict.stage
-        now = self.clock.monotonic()
-        self.overlay.expire(now)
-        held, keys = self._held(verdict, request, tokenized)
-        decided = decide(
-            Facts(
-                model=verdict.models[0],
-                prompt_tokens=tokenized.count,
-                load_tokens=_load_tokens(request, tokenized),
-            ),
-            self._field(verdict.models[0], now),
-            held,
-            partial(self.inflight.queues, now=now),
-            self.recent.seconds,
-            self.predictor,
-            self.rng,
+    def _unknown(self, model: str, seen: Seen) -> Refusal:
+        if self.cluster.has_unseen():
+            return NoEngineReady(model)
+        return UnknownModel(model, tuple(sorted(seen.bench.layout.inventory.models)))
+
+    def _decide(self, record: Record, seen: Seen) -> tuple[Decision, Keys]:
+        decision, keys = self.decider.decide(seen)
+        record.decision, verdict = decision, decision.verdict
+        record.policy, record.rule = verdict.source.policy, verdict.source.rule
+        record.stage = verdict.source.part
+        if isinstance(verdict, Chosen):
+            record.note_tokens(seen.tokens.get(decision.chosen.model, seen.tokenized))
+        return decision, keys
+
+    def _account(self, candidate: Candidate, seen: Seen, keys: Keys) -> tuple[Lease, Claim | None]:
+        """Count a request on its backend: in its queue, in its cache, in its recent work."""
+        target, now = candidate.target, self.clock.monotonic()
+        load = seen.load_tokens(candidate.model)
+        due, deadline = now + candidate.wait_s + candidate.own_s, now + self.lease_s
+        lease = self.inflight.take(
+            target.id,
+            max(0, load - candidate.cached_tokens),
+            candidate.own_s,
+            now,
+            deadline,
+            None if seen.request.stream else due,
         )
-        record.dropped = decided.dropped
-        if isinstance(decided, Decision):
-            record.decision = decided
-        return decided, keys
-
-    def _field(self, model: ModelName, now: float) -> Field:
-        """Return the model's engines in the running; the views of a moment give one field."""
-        views = self.cluster.views(model, now)
-        kept = self._fields.get(model)
-        if kept is None or kept[0] is not views:
-            if len(self._fields) >= FIELDS:
-                self._fields.clear()
-            kept = self._fields[model] = views, field_of(views)
-        return kept[1]
-
-    def _held(
-        self, verdict: Verdict, request: Canonical, tokenized: Tokenized
-    ) -> tuple[Held, Keys]:
-        """Return what engines hold of the prompt, and its keys by group."""
-        indexed: dict[EngineId, Units] = {}
-        claimed: dict[EngineId, int] = {}
-        chains: dict[str | None, list[BlockKey]] = {}
-        keys: dict[GroupId, list[BlockKey]] = {}
-        count = tokenized.count
-        limit = None if count is None else max(0, count - 1) // hashing.UNIT
-        for model in verdict.models if tokenized.packed else ():
-            for group, lora in self.cluster.groups(model):
-                if lora not in chains:
-                    seed = hashing.seed(self.secret, lora, request.cache_salt)
-                    chains[lora] = hashing.chain(seed, tokenized.packed or b"")
-                keys[group] = hashing.strided(chains[lora], STRIDE)
-                if not request.skips_cache:
-                    indexed |= self.overlaps.overlap(group, chains[lora], limit)
-                    claimed |= self.overlay.units(group, keys[group])
-        return Held(indexed, claimed), keys
+        if not isinstance(target, Engine):
+            return lease, None
+        prompt = keys.get((candidate.model, target.group), ())
+        at_end = candidate.view is not None and candidate.view.hit_points
+        claim = self.overlay.take(target.id, target.group, prompt, deadline, at_end)
+        self.decider.recent.note(target, candidate.own_s)
+        return lease, claim
 
     def _overdue(self, candidate: Candidate, keys: Keys) -> int:
         """Return the leading tokens that an engine should long have announced."""
-        if not candidate.speculative_tokens:
+        target = candidate.target
+        if not candidate.speculative_tokens or not isinstance(target, Engine):
             return 0
-        engine, now = candidate.target, self.clock.monotonic()
-        prompt = keys.get(engine.group, ())
-        return hashing.UNIT * self.overlay.overdue(engine.group, prompt, engine.id, now)
+        prompt = keys.get((candidate.model, target.group), ())
+        now = self.clock.monotonic()
+        return self.overlay.overdue(target.group, prompt, target.id, now) * UNIT
 
-    def _account(
-        self, candidate: Candidate, load_tokens: int, streams: bool, keys: Keys
-    ) -> tuple[Lease, Claim | None]:
-        """Count a request on its engine: in its queue, in its cache, in its recent work."""
-        engine, now = candidate.target, self.clock.monotonic()
-        due, deadline = now + candidate.wait_s + candidate.own_s, now + self.lease_s
-        uncached = max(0, load_tokens - candidate.cached_tokens)
-        lease = self.inflight.take(
-            engine.id, uncached, candidate.own_s, now, deadline, None if streams else due
+    def _body(self, request: Canonical, candidate: Candidate, verdict: Chosen) -> bytes:
+        """Return what the backend is sent."""
+        target, asked = candidate.target, verdict.set or SetFields()
+        name: str = candidate.model
+        if isinstance(target, Provider):
+            name = target.upstream[candidate.model]
+        changes = Changes(
+            model=name,
+            announce=candidate.view is not None and self.audit.asks(candidate.view),
+            max_tokens=asked.max_tokens,
+            defaults=asked.defaults or {},
+            parameters=asked.parameters or {},
+            foreign=isinstance(target, Provider),
         )
-        prompt, at_end = keys.get(engine.group, ()), candidate.view.hit_points
-        claim = self.overlay.take(engine.id, engine.group, prompt, deadline, at_end)
-        self.recent.note(engine, candidate.own_s)
-        return lease, claim
+        return rewrite(request, changes)
 
     def _settle(self, routed: Routed, now: float) -> None:
         """Note that the prompt is in the engine's cache."""
@@ -368,22 +324,39 @@ class Service:
             self.overlay.settle(routed.claim, now)
         routed.keys = {}
 
+    def _learn(self, routed: Routed, usage: Usage) -> None:
+        """Hold an answer against what was predicted of it."""
+        target, prompt = routed.target, usage.prompt_tokens
+        if not isinstance(target, Engine):
+            return
+        if self.audit.ended(routed.record):
+            self.cluster.observe_word(target.id, self.audit.word(target.id))
+        if routed.own_s is not None and prompt is not None and routed.record.comparable:
+            said = usage.cached_tokens
+            cached = routed.candidate.cached_tokens if said is None else said
+            uncached = max(0, prompt - cached)
+            self.decider.predictor.learn(target, uncached, cached, routed.own_s)
+
     def _next(self, record: Record) -> Candidate | None:
         if record.decision is None:
             return None
         tried = {attempt.engine for attempt in record.attempts}
-        views = self.cluster.views(record.model, self.clock.monotonic())
-        away = {view.engine.id for view in views if view.away}
-        failing = {view.engine.id for view in views if view.failing}
-        left = [c for c in record.decision.ranked if c.target.id not in tried | away]
-        return next((c for c in left if c.target.id not in failing), next(iter(left), None))
+        views = {v.engine.id: v for v in self.cluster.snapshot(self.clock.monotonic()).engines}
+        left = [
+            candidate
+            for candidate in record.decision.ranked
+            if candidate.target.id not in tried
+            and not ((view := views.get(candidate.target.id)) and view.away)
+        ]
+        sound = (c for c in left if not ((view := views.get(c.target.id)) and view.failing))
+        return next(sound, next(iter(left), None))
 
     def _end(self, routed: Routed, end: str, status: int | None) -> bool:
         now = self.clock.monotonic()
         self.inflight.release(routed.lease, now)
         if routed.claim:
             self.overlay.drop(routed.claim)  # unless it is settled
-        outcome: Outcome = routed.record.outcome
+        outcome = routed.record.outcome
         if outcome.end is not None:
             return False
         outcome.end, outcome.status, outcome.duration_s = end, status, now - routed.started
@@ -407,9 +380,9 @@ class Service:
         )
 
 
-def _load_tokens(request: Canonical, tokenized: Tokenized) -> int:
-    if tokenized.count is not None:
-        return tokenized.count * max(1, len(request.prompts))
-    if tokenized.packed is not None:
-        return len(tokenized.packed) // 4 + MEDIA_TOKENS
-    return len(request.raw) // BYTES_PER_TOKEN
+def _none_left(model: str, decision: Decision) -> NoEngineReady | NothingAllowed:
+    """Say whether engines are missing, or policies allow none of the backends that are there."""
+    source = decision.verdict.source
+    if not source.part and decision.is_short:
+        return NoEngineReady(model)
+    return NothingAllowed(model, str(source))

@@ -1,21 +1,57 @@
-"""Semantic tags of a request. The seam, and the implementation without any tags."""
+"""Semantic tags of a request: the seam, and the taggers that look at no text.
 
-from collections.abc import Mapping
+A tag is present, absent or unknown; one that no tagger knows is unknown, and what policies guard by
+it stays guarded.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from coordinator.canonical import Canonical
+from policies.facts import Truth
 
 
 class Tagger(Protocol):
-    """Looks at a request's text. Results are `present`, `absent` or `unknown`."""
+    """Looks at a request."""
 
-    async def tags(self, request: Canonical) -> Mapping[str, str]:
+    async def tags(self, request: Canonical) -> Mapping[str, Truth]:
         """Return the result for each tag that this tagger knows. Never raises for any text."""
         ...
 
 
-class NoTags:
-    """Knows no tags."""
+class GivenTags:
+    """The same tags for every request, and those that a trusted gateway says of each."""
 
-    async def tags(self, request: Canonical) -> Mapping[str, str]:
-        return {}
+    def __init__(self, tags: Sequence[str] = (), header: str | None = None) -> None:
+        """`tags` are `NAME` (present) or `NAME=present|absent|unknown`.
+
+        `header` names the header that carries such a list; whoever is in front of this gateway must
+        remove the one that clients send.
+        """
+        self._tags = parse_tags(tags)
+        self._header = header.lower() if header else None
+
+    async def tags(self, request: Canonical) -> Mapping[str, Truth]:
+        if self._header is None:
+            return self._tags
+        said = request.headers.get(self._header, "")
+        return {**self._tags, **parse_tags(said.split(",")[:TAGS])}
+
+
+TAGS = 64
+"""Tags that one header may name."""
+
+TAG_CHARS = 253
+
+
+def parse_tags(words: Sequence[str]) -> dict[str, Truth]:
+    """Read a list of tags. What is no tag is left out; a state that is none counts as unknown."""
+    tags: dict[str, Truth] = {}
+    for word in words:
+        name, _, state = (part.strip() for part in word.partition("="))
+        if 0 < len(name) <= TAG_CHARS:
+            tags[name] = _STATES.get(state or "present", Truth.UNKNOWN)
+    return tags
+
+
+_STATES = {truth.value: truth for truth in Truth}

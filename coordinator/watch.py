@@ -29,7 +29,7 @@ class WatchedService(MeteredService):
         answer = await super().route(request, tenant, request_id)
         # No await since the lease was taken: a trial is taken by one request alone.
         if isinstance(answer, Routed):
-            self._breakers.sent(answer.engine.id, self.clock.monotonic())
+            self._breakers.sent(answer.target.id, self.clock.monotonic())
         return answer
 
     def fallback(self, routed: Routed, failed: Attempt) -> bool:
@@ -37,37 +37,37 @@ class WatchedService(MeteredService):
         if found:  # else the request ends here, and its end is what counts
             now = self.clock.monotonic()
             (self._breakers.failed if failed.reached else self._breakers.left)(failed.engine, now)
-            self._breakers.sent(routed.engine.id, now)
+            self._breakers.sent(routed.target.id, now)
         return found
 
     def first_token(self, routed: Routed) -> None:
         super().first_token(routed)
-        self._breakers.answered(routed.engine.id, self.clock.monotonic())
+        self._breakers.answered(routed.target.id, self.clock.monotonic())
 
     def got_on(self, routed: Routed) -> None:
         """Note that an answer is still coming. To be called about once a second."""
-        self._breakers.got_on(routed.engine.id, self.clock.monotonic())
+        self._breakers.got_on(routed.target.id, self.clock.monotonic())
 
     def finished(self, routed: Routed, status: int, usage: Usage, finish: str | None) -> bool:
         ended = super().finished(routed, status, usage, finish)
         if ended:
             now = self.clock.monotonic()
             if status < 500:
-                self._breakers.answered(routed.engine.id, now)
+                self._breakers.answered(routed.target.id, now)
             else:
-                self._breakers.failed(routed.engine.id, now)
+                self._breakers.failed(routed.target.id, now)
         return ended
 
     def failed(self, routed: Routed, refusal: Refusal) -> bool:
         ended = super().failed(routed, refusal)
         if ended:
-            _note(self._breakers, routed.engine.id, refusal, self.clock.monotonic())
+            _note(self._breakers, routed.target.id, refusal, self.clock.monotonic())
         return ended
 
     def aborted(self, routed: Routed, usage: Usage) -> bool:
         ended = super().aborted(routed, usage)
         if ended:
-            self._breakers.left(routed.engine.id, self.clock.monotonic())
+            self._breakers.left(routed.target.id, self.clock.monotonic())
         return ended
 
 

@@ -11,7 +11,7 @@ carried on as predicates, and hold for targets that only a later rule considers.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lineside.ids import ModelName
@@ -21,7 +21,7 @@ from policies.course import Course, follow
 from policies.facts import Inventory, Measured, Pools, RequestFacts, Target, places
 from policies.masks import Masks
 from policies.match import Asked
-from policies.model import InferencePolicy, Mode
+from policies.model import InferencePolicy, Match, Mode
 from policies.verdict import Chosen, Denied, Empty
 
 
@@ -121,6 +121,11 @@ class PolicySet:
         conditions = (condition for rule in rules for condition in rule.conditions())
         self.names_headers = frozenset(name for each in conditions for name in each.headers)
         """Headers that conditions ask for, by lower-case name."""
+        stages = (s for each in rules if each.rule.route for s in each.rule.route.select)
+        self.has_splits = any(stage.split for stage in stages)
+        """Whether it matters which conversation a request belongs to."""
+        self.asks_pools = any(m.pool for each in rules for m in _asked(each))
+        """Whether it matters how full pools are."""
 
     def bind(self, inventory: Inventory) -> Bound:
         """Resolve all selectors against an inventory."""
@@ -139,6 +144,13 @@ def _in_force(rules: Sequence[BoundRule], shadow: str = "") -> tuple[BoundRule, 
         if rule.compiled
         and (rule.compiled.mode is Mode.ENFORCE or rule.compiled.source.policy == shadow)
     )
+
+
+def _asked(rule: CompiledRule) -> Iterator[Match]:
+    yield from rule.rule.matches or ()
+    for exclude in rule.rule.route.exclude if rule.rule.route else ():
+        if exclude.if_ is not None:
+            yield exclude.if_
 
 
 def _name(target: Target) -> str:

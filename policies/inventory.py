@@ -86,8 +86,8 @@ def _of_worker(worker: Worker, members: Members) -> Iterator[Target]:
     sets, pools = members.worker_sets[worker.id], members.pools[worker.id]
     names = members.pool_names(worker.id)
     labels = dict(worker.labels)
-    for spec in (*(each.spec for each in sets), *(pool.spec for pool in pools)):
-        labels |= spec.labels
+    for more in (*(each.spec.labels for each in sets), *(pool.spec.labels for pool in pools)):
+        labels |= more
     called = names | {each.metadata.name for each in sets} | {worker.id}
     for model in worker.models:
         yield Target(worker.id, BackendType.LOCAL, ModelName(model), called, labels, names)

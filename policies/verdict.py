@@ -1,4 +1,4 @@
-"""What the policies say about one request. Types and the default route; made by `evaluate`. Pure.
+"""What the policies say about one request. Types only; made by `evaluate`.
 
 The names in a verdict go into the decision record, so that "why" can be answered for the default as
 for any rule.
@@ -7,25 +7,8 @@ for any rule.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lineside.ids import ModelName
 from policies.facts import places
 from policies.model import SetFields, Threshold
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The route of one request. Candidates are ranked by predicted time to first token."""
-
-    policy: str
-    rule: str
-    stage: str
-    models: tuple[ModelName, ...]
-    """Names whose engines are considered."""
-
-
-def default_route(model: ModelName) -> Verdict:
-    """Consider the engines that serve the requested model, and no providers."""
-    return Verdict(policy="default", rule="default", stage="default", models=(model,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from coordinator.audit import Audit
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.cluster import Cluster
+from coordinator.decider import Decider, Overlaps
 from coordinator.engines import Engine, ServedModel
 from coordinator.inflight import InFlight
 from coordinator.limits import Unlimited, Usage
@@ -16,8 +18,9 @@ from coordinator.predict import FixedRate
 from coordinator.recent import RecentWork
 from coordinator.records import Record, Records
 from coordinator.route import Units
-from coordinator.service import Overlaps, Routed, Service
-from coordinator.tagging import NoTags
+from coordinator.rules import Rules
+from coordinator.service import Routed, Service
+from coordinator.tagging import GivenTags
 from coordinator.tokens import Tokenized, TokenState
 from lineside import hashing
 from lineside.ids import BlockKey, EngineId, GroupId, ModelName, NodeId, TenantId
@@ -70,21 +73,26 @@ class Cell:
             self.index.held[name] = set()
         self.sent: Counter[str] = Counter(dict.fromkeys(names, 0))
         self.cluster = cluster
-        self.service = Service(
+        decider = Decider(
             cluster=cluster,
+            rules=Rules(cluster),
             overlaps=overlaps or self.index,
             tokens=self.tokens,
             inflight=InFlight(),
             overlay=Overlay(),
             recent=RecentWork(),
             predictor=FixedRate(20_000.0, 0.008),
-            limiter=Unlimited(),
-            tagger=NoTags(),
-            records=Records(),
             clock=self.clock,
             rng=random.Random(seed),
             secret=b"secret",
+        )
+        self.service = Service(
+            decider=decider,
+            limiter=Unlimited(),
+            tagger=GivenTags(),
+            records=Records(),
             lease_s=100.0,
+            audit=Audit(0.0, random.Random()),
         )
 
     def text(self, tokens: int) -> list[int]:
@@ -94,7 +102,7 @@ class Cell:
         self.tokens.prompt = prompt
         routed = await self.service.route(REQUEST, TenantId("t"), "req")
         assert isinstance(routed, Routed)
-        self.sent[routed.engine.id] += 1
+        self.sent[routed.target.id] += 1
         return routed
 
     async def dry_run(self, prompt: list[int]) -> Record:
@@ -107,7 +115,7 @@ class Cell:
         self.service.first_token(routed)
         self.service.finished(routed, 200, Usage(), "stop")
         chain = hashing.chain(hashing.seed(b"secret"), hashing.pack(prompt))
-        self.index.held[routed.engine.id].update(chain)
+        self.index.held[routed.target.id].update(chain)
 
     async def pause(self, seconds: float) -> None:
         """Let time pass; agents go on reporting."""

@@ -116,7 +116,7 @@ class FakeEngine:
         choice = {"index": 0, "finish_reason": "length"}
         chat = "messages" in body
         return {
-            "id": f"{'chatcmpl' if chat else 'cmpl'}-{request.headers['x-request-id']}",
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{request.headers.get('x-request-id')}",
             "model": body["model"],
             "choices": [choice | ({"message": {"content": text}} if chat else {"text": text})],
             "usage": self._usage(),

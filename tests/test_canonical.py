@@ -17,6 +17,7 @@ from coordinator.canonical import (
     Api,
     BadRequest,
     Canonical,
+    Changes,
     parse,
     rewrite,
 )
@@ -70,6 +71,7 @@ def test_a_chat_is_read_once() -> None:
         cache_salt="s",
         has_media=False,
         session=b"session:abc",
+        headers={"x-session-id": "abc"},
     )
 
 
@@ -293,16 +295,16 @@ def test_what_the_engine_took_is_taken_here_and_passed_on_unchanged(
     api: Api, body: dict[str, Any]
 ) -> None:
     canonical = read(api, body)
-    assert rewrite(canonical, canonical.model, meter=False) is canonical.raw
+    assert rewrite(canonical, Changes(canonical.model, meter=False)) is canonical.raw
 
 
 def body_of(canonical: Canonical, model: str = "m", meter: bool = False) -> Any:
-    return json.loads(rewrite(canonical, model, meter))
+    return json.loads(rewrite(canonical, Changes(model, meter)))
 
 
 def test_the_body_names_the_model_that_serves_and_keeps_the_order() -> None:
     canonical = read(Api.OPENAI_CHAT, {"z": 1.5, "model": "alias", **CHAT | {"model": "alias"}})
-    assert rewrite(canonical, "real", meter=True) == (
+    assert rewrite(canonical, Changes("real")) == (
         b'{"z":1.5,"model":"real","messages":[{"role":"user","content":"hello"}]}'
     )
 
@@ -365,7 +367,7 @@ def test_keys_that_a_client_must_not_set_are_removed() -> None:
 )
 def test_an_engine_is_asked_to_announce_what_it_hits(given: dict[str, Any], sent: object) -> None:
     canonical = chat(**given)
-    body = json.loads(rewrite(canonical, canonical.model, meter=False, announce=True))
+    body = json.loads(rewrite(canonical, Changes(canonical.model, meter=False, announce=True)))
     assert body["vllm_xargs"] == sent
 
 

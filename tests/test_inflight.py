@@ -18,7 +18,7 @@ def test_a_lease_is_load_at_once() -> None:
     inflight = InFlight()
     take(inflight)
     take(inflight)
-    assert inflight.queue(A, 0.0) == Queue(outstanding=2, queued_tokens=200, wait_s=2.0)
+    assert inflight.queue(A, 0.0) == Queue(outstanding=2, queued_tokens=200, wait_s=2.0, queued=2)
     assert inflight.queue(B, 0.0) == EMPTY
 
 
@@ -34,7 +34,7 @@ def test_the_next_head_begins_when_the_first_is_done() -> None:
     inflight = InFlight()
     first, _ = take(inflight, own_s=1.0), take(inflight, own_s=2.0)
     inflight.first_token(first, 1.2)
-    assert inflight.queue(A, 1.2) == Queue(outstanding=2, queued_tokens=100, wait_s=2.0)
+    assert inflight.queue(A, 1.2) == Queue(outstanding=2, queued_tokens=100, wait_s=2.0, queued=1)
     assert inflight.queue(A, 2.2).wait_s == pytest.approx(1.0)
 
 
@@ -57,7 +57,7 @@ def test_a_request_that_does_not_stream_leaves_the_queue_when_it_was_due() -> No
     inflight.take(A, 100, 1.0, now=0.0, deadline=60.0, first_token_due=1.0)
     take(inflight, own_s=2.0, now=0.0)
     assert inflight.queue(A, 0.9).queued_tokens == 200
-    assert inflight.queue(A, 1.5) == Queue(outstanding=2, queued_tokens=100, wait_s=1.5)
+    assert inflight.queue(A, 1.5) == Queue(outstanding=2, queued_tokens=100, wait_s=1.5, queued=1)
 
 
 def test_every_way_to_end_is_idempotent() -> None:
@@ -86,7 +86,7 @@ def test_other_coordinators_sums_stand_beside_ours() -> None:
     inflight = InFlight(peers)
     assert inflight.queue(A, 0.0) == Queue(peers=PeerSum(3, 500))
     take(inflight)
-    assert inflight.queue(A, 0.0) == Queue(1, 100, 1.0, PeerSum(3, 500))
+    assert inflight.queue(A, 0.0) == Queue(1, 100, 1.0, PeerSum(3, 500), queued=1)
 
 
 STEPS = st.lists(

@@ -3,11 +3,11 @@
 from prometheus_client import CollectorRegistry
 
 from coordinator.attempts import Attempt, Repeat
+from coordinator.candidates import Candidate
 from coordinator.engines import Engine, EngineView, ServedModel
 from coordinator.metrics import Metrics
 from coordinator.records import Record
 from coordinator.refusal import UpstreamBroken, to_reply
-from coordinator.route import Candidate
 from lineside.ids import EngineId, GroupId, ModelName, NodeId, TenantId
 
 ENGINE = Engine(
@@ -23,7 +23,13 @@ ENGINE = Engine(
 def finished() -> Record:
     record = Record(id="1", at=0.0, request_id="r", tenant=TenantId("t"), api="openai-chat")
     record.served_by = Candidate(
-        EngineView(ENGINE), ModelName("m"), overlap_tokens=96, uncached_tokens=30, own_s=0.2
+        ENGINE,
+        ModelName("m"),
+        EngineView(ENGINE),
+        overlap_tokens=96,
+        uncached_tokens=30,
+        own_s=0.2,
+        predicted_ttft_s=0.2,
     )
     record.outcome.end = "finished"
     record.outcome.ttft_s = 0.3

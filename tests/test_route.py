@@ -1,6 +1,5 @@
 """Which engine gets a request: overlap, load, ties, and what is never chosen."""
 
-import random
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -9,35 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.engines import ASLEEP_FOR_S, Engine, EngineView, ServedModel
-from coordinator.inflight import EMPTY, PeerSum, Queue
+from coordinator.engines import ASLEEP_FOR_S, EngineView
+from coordinator.inflight import PeerSum, Queue
 from coordinator.predict import FixedRate
-from coordinator.refusal import NoEngineReady
-from coordinator.route import Decision, Facts, Held, Undecided, Units, decide, field_of
-from lineside.ids import EngineId, GroupId, ModelName, NodeId
+from coordinator.route import Decision, Units
 from lineside.signals import Events, Load, Status
+from policies.verdict import Chosen, Empty
+from tests import scene
+from tests.scene import view
 
-MODEL = ModelName("m")
 RATE = FixedRate(prefill_tokens_per_s=1000.0, step_s=0.0)
-
-
-def view(name: str, block_size: int = 16, **changes: Any) -> EngineView:
-    engine = Engine(
-        id=EngineId(name),
-        base_url=f"http://{name}",
-        endpoint=name,
-        group=GroupId("g"),
-        models=(ServedModel(MODEL),),
-        node=NodeId("n"),
-        events="tcp://e:1",
-    )
-    live = EngineView(
-        engine=engine,
-        heard_age_s=0.1,
-        status=Status(Events.LIVE, block_size=block_size),
-        digest_live=True,
-    )
-    return live._replace(**changes)
 
 
 def decided(
@@ -49,19 +29,17 @@ def decided(
     recent: Mapping[str, float] | None = None,
     seed: int = 0,
 ) -> Decision:
-    decision = decide(
-        Facts(MODEL, prompt, load_tokens=1000 if prompt is None else prompt),
-        field_of(views),
-        Held(
-            {EngineId(name): units for name, units in (overlaps or {}).items()},
-            {EngineId(name): units for name, units in (ahead or {}).items()},
-        ),
-        lambda engines: [(queues or {}).get(engine, EMPTY) for engine in engines],
-        lambda engine: (recent or {}).get(engine.id, 0.0),
+    decision = scene.decided(
+        views,
         RATE,
-        random.Random(seed),
+        prompt,
+        overlaps,
+        queues,
+        ahead,
+        lambda engine: (recent or {}).get(engine.id, 0.0),
+        seed,
     )
-    assert isinstance(decision, Decision)
+    assert isinstance(decision.verdict, Chosen)
     return decision
 
 
@@ -223,12 +201,10 @@ def test_recent_work_counts_as_far_as_engines_idle() -> None:
 
 
 def test_when_all_are_away_there_is_no_decision() -> None:
-    away = view("a", away="cannot connect")
-    facts, rng = Facts(MODEL, 1, 1), random.Random(0)
-    undecided = decide(facts, field_of([away]), Held(), lambda _: [], lambda _: 0.0, RATE, rng)
-    assert isinstance(undecided, Undecided)
-    assert undecided.refusal == NoEngineReady(MODEL)
-    assert [candidate.dropped_by for candidate in undecided.dropped] == ["away"]
+    decision = scene.decided([view("a", away="cannot connect")], RATE, prompt=1)
+    assert isinstance(decision.verdict, Empty)
+    assert decision.is_short
+    assert [candidate.dropped_by for candidate in decision.dropped] == ["away"]
 
 
 def test_ties_are_spread() -> None:

@@ -12,6 +12,7 @@ from coordinator.attempts import Attempt, Repeat
 from coordinator.audit import AGREEING, Audit
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.cluster import Cluster
+from coordinator.decider import Decider
 from coordinator.engines import Engine, ServedModel
 from coordinator.inflight import InFlight
 from coordinator.limits import Reservation, Usage
@@ -27,8 +28,9 @@ from coordinator.refusal import (
     UpstreamBroken,
 )
 from coordinator.route import Units
+from coordinator.rules import Rules
 from coordinator.service import Refused, Routed, Service
-from coordinator.tagging import NoTags
+from coordinator.tagging import GivenTags
 from coordinator.tokens import Tokenized, TokenState
 from lineside import hashing
 from lineside.ids import BlockKey, EngineId, GroupId, ModelName, NodeId, TenantId
@@ -136,21 +138,26 @@ def bench(
         cluster.observe_status(each.id, Status(Events.LIVE, block_size=16), clock.monotonic())
         cluster.observe_digest(each.id, "g1", True, False, clock.monotonic())
     packed = hashing.pack(PROMPT)
-    service = Service(
+    decider = Decider(
         cluster=cluster,
+        rules=Rules(cluster),
         overlaps=held,
         tokens=FixedTokens(tokenized or Tokenized(TokenState.EXACT, "given", packed, len(PROMPT))),
         inflight=InFlight(),
         overlay=Overlay(),
         recent=RecentWork(),
         predictor=FixedRate(1000.0, 0.01),
-        limiter=ledger,
-        tagger=NoTags(),
-        records=Records(),
         clock=clock,
         rng=random.Random(1),
         secret=SECRET,
+    )
+    service = Service(
+        decider=decider,
+        limiter=ledger,
+        tagger=GivenTags(),
+        records=Records(),
         lease_s=100.0,
+        audit=Audit(0.0, random.Random()),
     )
     return Bench(service, clock, ledger, held)
 
@@ -165,7 +172,7 @@ def request(**fields: Any) -> Canonical:
 async def test_a_decision_is_accounted_in_the_same_step() -> None:
     b = bench(engine("a"), engine("b"))
     routed = [await b.routed(stream=True) for _ in range(10)]
-    sent = [r.engine.id for r in routed]
+    sent = [r.target.id for r in routed]
     assert sorted((sent.count(EngineId("a")), sent.count(EngineId("b")))) == [5, 5]
     queue = b.service.inflight.queue(EngineId("a"), b.clock.monotonic())
     assert (queue.outstanding, queue.queued_tokens) == (5, 64 + 4 * 16)  # one computes the prompt
@@ -184,7 +191,7 @@ async def test_keys_are_looked_up_by_group_adapter_and_salt() -> None:
     b.held.units[GroupId("g2"), keys[GroupId("g2")][0]] = {EngineId("b"): (3, 3, 3)}
     b.service.aborted(routed, Usage())
     routed = await b.routed(cache_salt="s")
-    assert routed.engine.id == "b"
+    assert routed.target.id == "b"
     assert routed.record.predicted_cached_tokens == 48
 
 
@@ -201,7 +208,7 @@ async def test_an_unsure_engine_is_asked_to_announce_and_its_fallback_is_not() -
     b.held.units[GroupId("g"), key] = {EngineId("a"): (3, 3, 3)}
     doubt(b)
     routed = await b.routed()
-    assert routed.engine.id == "a"
+    assert routed.target.id == "a"
     assert json.loads(routed.body)["vllm_xargs"] == {"kv_cache_report_mode": "full"}
     assert b.service.fallback(routed, Attempt(EngineId("a"), Repeat.SAFE, "refused"))
     assert "vllm_xargs" not in json.loads(routed.body)
@@ -259,12 +266,12 @@ async def test_what_failed_before_its_first_token_counts_no_more(end: str, began
 async def test_a_fallback_takes_its_claim_along() -> None:
     b = bench(engine("a"), engine("b"))
     routed = await b.routed(stream=True)
-    failed = routed.engine.id
+    failed = routed.target.id
     b.service.fallback(routed, Attempt(failed, Repeat.SAFE, "refused"))
     record = await b.service.dry_run(request(), TENANT)
     assert record.decision
     ahead = {c.target.id: c.speculative_tokens for c in record.decision.ranked}
-    assert ahead == {failed: 0, routed.engine.id: 48}
+    assert ahead == {failed: 0, routed.target.id: 48}
     b.service.failed(routed, UpstreamBroken())
     assert b.service.overlay.claims == 0
 
@@ -343,9 +350,9 @@ async def test_an_abort_charges_what_was_sent() -> None:
 async def test_a_safe_failure_moves_the_lease_to_the_fallback() -> None:
     b = bench(engine("a"), engine("b"))
     routed = await b.routed()
-    first = routed.engine.id
+    first = routed.target.id
     assert b.service.fallback(routed, Attempt(first, Repeat.SAFE, "refused")) is True
-    second = routed.engine.id
+    second = routed.target.id
     assert {first, second} == {"a", "b"}
     now = b.clock.monotonic()
     load = {name: b.service.inflight.queue(EngineId(name), now).outstanding for name in "ab"}
@@ -358,15 +365,15 @@ async def test_a_safe_failure_moves_the_lease_to_the_fallback() -> None:
 async def test_an_uncertain_failure_has_no_fallback() -> None:
     b = bench(engine("a"), engine("b"))
     routed = await b.routed()
-    assert not b.service.fallback(routed, Attempt(routed.engine.id, Repeat.UNCERTAIN, "broke"))
+    assert not b.service.fallback(routed, Attempt(routed.target.id, Repeat.UNCERTAIN, "broke"))
 
 
 async def test_a_fallback_that_went_away_meanwhile_is_skipped() -> None:
     b = bench(engine("a"), engine("b"))
     routed = await b.routed()
-    (other,) = {EngineId("a"), EngineId("b")} - {routed.engine.id}
+    (other,) = {EngineId("a"), EngineId("b")} - {routed.target.id}
     b.service.cluster.observe_away(other, "cannot connect")
-    assert not b.service.fallback(routed, Attempt(routed.engine.id, Repeat.SAFE, "refused"))
+    assert not b.service.fallback(routed, Attempt(routed.target.id, Repeat.SAFE, "refused"))
 
 
 async def test_a_model_that_an_unseen_engine_may_serve_is_not_unknown() -> None:

@@ -54,7 +54,7 @@ async def test_sessions_stay_where_their_history_is() -> None:
         for number, history in enumerate(histories):
             history += cell.text(60)
             routed = await cell.send(history)
-            where[number].add(routed.engine.id)
+            where[number].add(routed.target.id)
             await cell.finish(routed, history)
             await cell.pause(0.5)
     assert [len(engines) for engines in where] == [1] * 10
@@ -67,7 +67,7 @@ async def test_one_long_conversation_alone_moves_rarely() -> None:
     for _ in range(200):
         history += cell.text(60)
         routed = await cell.send(history)
-        moves += bool(before) and routed.engine.id != before
-        before = routed.engine.id
+        moves += bool(before) and routed.target.id != before
+        before = routed.target.id
         await cell.finish(routed, history)
     assert moves <= 2

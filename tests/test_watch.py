@@ -109,15 +109,15 @@ async def test_a_fallback_tells_of_both_engines(
 ) -> None:
     service, told = watched("a", "b")
     routed = await sent(service)
-    first = routed.engine.id
+    first = routed.target.id
     assert service.fallback(routed, Attempt(first, *attempt))
-    assert told.said[1:] == [(said, first, 1000.0), ("sent", routed.engine.id, 1000.0)]
+    assert told.said[1:] == [(said, first, 1000.0), ("sent", routed.target.id, 1000.0)]
 
 
 async def test_what_has_no_fallback_is_told_by_its_end_alone() -> None:
     service, told = watched("a")
     routed = await sent(service)
-    failed = Attempt(routed.engine.id, Repeat.UNCERTAIN, "the connection broke")
+    failed = Attempt(routed.target.id, Repeat.UNCERTAIN, "the connection broke")
     assert not service.fallback(routed, failed)
     service.failed(routed, UpstreamBroken())
     assert told.said[1:] == [("failed", "a", 1000.0)]

@@ -1,0 +1,228 @@
+"""A canonical request to a decision: tokens, plan, keys, overlap, load. Accounts nothing.
+
+Owns nothing but caches of what follows from the cluster's state alone; `service` owns the request.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from coordinator.canonical import Canonical
+from coordinator.cluster import Cluster
+from coordinator.engines import Engine, EngineView
+from coordinator.inflight import InFlight
+from coordinator.overlay import STRIDE, Overlay
+from coordinator.predict import Predictor
+from coordinator.pressure import Pressure
+from coordinator.recent import RecentWork
+from coordinator.route import Decision, Facts, Field, Held, Part, Units, decide, field_of, measure
+from coordinator.rules import Bench, Rules, Saturated
+from coordinator.targets import Layout
+from coordinator.tokens import Tokenized, TokenState
+from lineside import hashing
+from lineside.clock import Clock
+from lineside.ids import BlockKey, EngineId, GroupId, ModelName, TenantId
+from policies.evaluate import Plan
+from policies.facts import RequestFacts, Truth
+from policies.verdict import Denied
+
+BYTES_PER_TOKEN = 4
+"""What an unknown prompt is taken to weigh in a queue; used for load, never shown."""
+
+FIELDS = 1000
+"""Models whose engines are kept sorted out; all are forgotten when there are more."""
+
+MEDIA_TOKENS = 1000
+"""The same for what follows a prompt's first picture or sound."""
+
+NO_MODEL = Tokenized(TokenState.UNKNOWN, "no model")
+"""Of a name that means nothing here, unless a policy makes something of it."""
+
+Keys: TypeAlias = Mapping[tuple[ModelName, GroupId], Sequence[BlockKey]]
+"""A prompt's keys as the overlay wants them: by model and group, every `STRIDE`-th."""
+
+
+class Overlaps(Protocol):
+    """The index, as the read path sees it."""
+
+    def overlap(
+        self, group: GroupId, unit_keys: Sequence[BlockKey], limit: int | None = None
+    ) -> dict[EngineId, Units]:
+        """Return the leading units that each engine of a group holds; omit zeros.
+
+        `limit`: units before the prompt's last token, where that is known.
+        """
+        ...
+
+
+class Tokenizer(Protocol):
+    """Requests to token ids, within a time budget."""
+
+    async def of(self, canonical: Canonical, engines: Sequence[Engine]) -> Tokenized:
+        """Return a prompt's tokens for the engines that may serve it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of a request when it is decided."""
+
+    request: Canonical = field(repr=False)
+    bench: Bench
+    plan: Plan
+    tokens: Mapping[ModelName, Tokenized] = field(repr=False)
+    """For each model that may still serve it."""
+    tokenized: Tokenized = field(repr=False)
+    """For the model that was asked for, or the first that it may mean."""
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the name means nothing, and no policy makes something of it."""
+        return not (self.tokens or self.plan.models)
+
+    def load_tokens(self, model: ModelName) -> int:
+        """Return what the request weighs in the queue of a model's engine."""
+        return load_tokens(self.request, self.tokens.get(model, self.tokenized))
+
+
+@dataclass(kw_only=True)
+class Decider:
+    """Decides; `dry_run` and `route` of the service differ in what they do with the answer."""
+
+    cluster: Cluster
+    rules: Rules
+    overlaps: Overlaps
+    tokens: Tokenizer
+    inflight: InFlight
+    overlay: Overlay
+    recent: RecentWork
+    predictor: Predictor
+    pressure: Pressure = field(default_factory=Pressure)
+    clock: Clock
+    rng: random.Random
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        self._fields: dict[ModelName, tuple[Sequence[EngineView], Layout, Field]] = {}
+
+    async def see(
+        self, request: Canonical, tenant: TenantId, tags: Mapping[str, Truth]
+    ) -> Seen | Denied:
+        """Tokenize a request and find out what the policies leave of its targets."""
+        bench = self.rules.bench()
+        meant = sorted(bench.layout.inventory.meant(request.model))
+        tokens = await self._tokenize(request, meant)
+        tokenized = _first_known(tokens)
+        facts = RequestFacts(
+            model=request.model,
+            tenant=tenant,
+            api=request.api.value,
+            stream=request.stream,
+            input_tokens=tokenized.count,
+            tags=tags,
+            headers={n: v for n, v in request.headers.items() if n in bench.policies.names_headers},
+            conversation=request.conversation(self.secret) if bench.policies.has_splits else "",
+        )
+        views = (
+            self.cluster.snapshot(self.clock.monotonic()).engines
+            if bench.policies.asks_pools
+            else ()
+        )
+        plan = bench.bound.plan(facts, Saturated(bench, views))
+        if isinstance(plan, Denied):
+            return plan
+        others = [model for model in sorted(plan.models) if model not in tokens]
+        if others:
+            tokens |= await self._tokenize(request, others)
+        return Seen(request, bench, plan, tokens, _first_known(tokens))
+
+    def decide(self, seen: Seen) -> tuple[Decision, Keys]:
+        """Measure and rank. No await: load that is read is load that the caller reserves."""
+        now = self.clock.monotonic()
+        self.overlay.expire(now)
+        layout, keys = seen.bench.layout, dict[tuple[ModelName, GroupId], Sequence[BlockKey]]()
+        parts: list[Part] = []
+        for model in sorted(seen.plan.models):
+            field_ = self._field(model, layout, now)
+            if not (field_.runners or field_.out):
+                continue  # providers alone serve it
+            tokenized = seen.tokens[model]
+            held = self._held(model, seen.request, tokenized, keys)
+            queues = self.inflight.queues(field_.engines, now)
+            parts.append(
+                measure(
+                    field_,
+                    Facts(tokenized.count, load_tokens(seen.request, tokenized)),
+                    held,
+                    queues,
+                    self.recent.seconds,
+                    self.predictor,
+                    self.pressure.beta(model, queues, now),
+                )
+            )
+        return decide(seen.plan, parts, layout, self.rng), keys
+
+    async def _tokenize(
+        self, request: Canonical, models: Sequence[ModelName]
+    ) -> dict[ModelName, Tokenized]:
+        """Tokenize for several models at once: they share the one budget of time."""
+        if not models:
+            return {}
+        of, reachable = self.tokens.of, self.cluster.reachable
+        if len(models) == 1:
+            return {models[0]: await of(request, reachable(models[0]))}
+        async with asyncio.TaskGroup() as tasks:
+            made = {m: tasks.create_task(of(request, reachable(m))) for m in models}
+        return {model: task.result() for model, task in made.items()}
+
+    def _field(self, model: ModelName, layout: Layout, now: float) -> Field:
+        """Return the model's engines in the running; the views of a moment give one field."""
+        views = self.cluster.views(model, now)
+        kept = self._fields.get(model)
+        if kept is None or kept[0] is not views or kept[1] is not layout:
+            if len(self._fields) >= FIELDS:
+                self._fields.clear()
+            kept = self._fields[model] = views, layout, field_of(model, views, layout)
+        return kept[2]
+
+    def _held(
+        self,
+        model: ModelName,
+        request: Canonical,
+        tokenized: Tokenized,
+        keys: dict[tuple[ModelName, GroupId], Sequence[BlockKey]],
+    ) -> Held:
+        """Return what a model's engines hold of the prompt, and add its keys by group."""
+        indexed: dict[EngineId, Units] = {}
+        claimed: dict[EngineId, int] = {}
+        if not tokenized.packed:
+            return Held(indexed, claimed)
+        chains: dict[str | None, list[BlockKey]] = {}
+        count = tokenized.count
+        limit = None if count is None else max(0, count - 1) // hashing.UNIT
+        for group, lora in self.cluster.groups(model):
+            if lora not in chains:
+                seed = hashing.seed(self.secret, lora, request.cache_salt)
+                chains[lora] = hashing.chain(seed, tokenized.packed)
+            keys[model, group] = hashing.strided(chains[lora], STRIDE)
+            if not request.skips_cache:
+                indexed |= self.overlaps.overlap(group, chains[lora], limit)
+                claimed |= self.overlay.units(group, keys[model, group])
+        return Held(indexed, claimed)
+
+
+def _first_known(tokens: Mapping[ModelName, Tokenized]) -> Tokenized:
+    """Return the first that counts, so that sizes are those of the model that was asked for."""
+    found = [*tokens.values(), NO_MODEL]
+    return next((each for each in found if each.count is not None), found[0])
+
+
+def load_tokens(request: Canonical, tokenized: Tokenized) -> int:
+    """Return what a request weighs in an engine's queue: its prompt tokens, or an estimate."""
+    if tokenized.count is not None:
+        return tokenized.count * max(1, len(request.prompts))
+    if tokenized.packed is not None:
+        return len(tokenized.packed) // 4 + MEDIA_TOKENS
+    return len(request.raw) // BYTES_PER_TOKEN

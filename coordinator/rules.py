@@ -1,0 +1,194 @@
+"""The resources in force: policies, pools and providers, bound to the engines there are now. Pure.
+
+Swapped as a whole; a request keeps the bench that it was planned on to its end, so that none sees
+half of a set.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from coordinator.candidates import Backend, Provider
+from coordinator.cluster import Cluster
+from coordinator.engines import Engine, EngineView
+from coordinator.targets import Layout
+from lineside.ids import EngineId, ModelName
+from policies.evaluate import Bound, PolicySet, compile_
+from policies.inventory import Members, Worker, inventory_of, members_of, saturations
+from policies.model import (
+    InferencePolicy,
+    InferencePool,
+    InferenceProvider,
+    InferenceWorkerSet,
+    Resource,
+    Saturation,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Everything that was applied, by kind."""
+
+    policies: tuple[InferencePolicy, ...] = ()
+    pools: tuple[InferencePool, ...] = ()
+    worker_sets: tuple[InferenceWorkerSet, ...] = ()
+    providers: tuple[InferenceProvider, ...] = ()
+
+    @classmethod
+    def of(cls, resources: Sequence[Resource]) -> "Resources":
+        """Sort resources by kind."""
+        return cls(
+            tuple(each for each in resources if isinstance(each, InferencePolicy)),
+            tuple(each for each in resources if isinstance(each, InferencePool)),
+            tuple(each for each in resources if isinstance(each, InferenceWorkerSet)),
+            tuple(each for each in resources if isinstance(each, InferenceProvider)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The policies, bound to the targets of one moment."""
+
+    policies: PolicySet
+    bound: Bound
+    layout: Layout
+    members: Members
+    bounds: Mapping[str, Saturation]
+    """By pool."""
+
+
+class Rules:
+    """What is in force. Written by whoever applies resources; read by every decision."""
+
+    def __init__(self, cluster: Cluster, resources: Resources = Resources()) -> None:
+        self.cluster = cluster
+        self.revision = 0
+        """How many times resources were swapped."""
+        self._bench: Bench | None = None
+        self._made_for = -1
+        self.swap(resources)
+
+    def swap(self, resources: Resources) -> None:
+        """Put resources into force, all at once."""
+        self.resources = resources
+        self.policies = compile_(resources.policies)
+        self.providers: dict[str, Provider] = {
+            each.id: each for each in map(_provider, resources.providers)
+        }
+        self.revision += 1
+        self._bench = None
+
+    def bench(self) -> Bench:
+        """Return the policies bound to the engines of now."""
+        if self._bench is None or self._made_for != self.cluster.revision:
+            self._bench, self._made_for = self._bound(), self.cluster.revision
+        return self._bench
+
+    def shown(self) -> dict[str, object]:
+        """Return what is in force, for people: policies, and their rules in the order of effect."""
+        return {
+            "revision": self.revision,
+            "policies": [
+                {
+                    "name": policy.key,
+                    "priority": policy.spec.priority,
+                    "mode": policy.spec.mode.value,
+                    "rules": [rule.name for rule in policy.spec.rules],
+                }
+                for policy in self.resources.policies
+            ],
+            "order": [str(rule.source) for rule in self.policies.rules],
+            "providers": sorted(self.providers),
+        }
+
+    def _bound(self) -> Bench:
+        engines, resources = self.cluster.assigned(), self.resources
+        workers = [_worker(engine) for engine in engines]
+        inventory = inventory_of(
+            resources.pools, resources.worker_sets, resources.providers, workers, self.revision
+        )
+        backends: dict[str, Backend] = {engine.id: engine for engine in engines}
+        backends.update(self.providers)
+        return Bench(
+            self.policies,
+            self.policies.bind(inventory),
+            Layout.of(inventory, backends),
+            members_of(resources.pools, resources.worker_sets, workers),
+            saturations(resources.pools),
+        )
+
+
+class Saturated(Mapping[str, bool]):
+    """Whether each pool is saturated, worked out for those that a policy asks about."""
+
+    def __init__(self, bench: Bench, views: Iterable[EngineView]) -> None:
+        self._bench, self._views = bench, views
+        self._pools: dict[str, bool] | None = None
+
+    def __getitem__(self, pool: str) -> bool:
+        return self._all()[pool]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> dict[str, bool]:
+        if self._pools is None:
+            self._pools = _saturated(self._bench, self._views)
+        return self._pools
+
+
+def _saturated(bench: Bench, views: Iterable[EngineView]) -> dict[str, bool]:
+    """A pool is saturated when each of its engines is that can be reached."""
+    pools: dict[str, bool] = {}
+    for view in views:
+        if view.away or view.asleep:
+            continue
+        for pool in bench.members.pool_names(view.engine.id):
+            full = _is_saturated(view, bench.bounds.get(pool, Saturation()))
+            pools[pool] = pools.get(pool, True) and full
+    return pools
+
+
+def _is_saturated(view: EngineView, bounds: Saturation) -> bool:
+    load = view.load
+    if load is None:
+        return False
+    queued, usage = bounds.queued_prompts, bounds.kv_cache_usage
+    return (queued is not None and (load.waiting or 0) >= queued) or (
+        usage is not None and (load.kv_cache_usage or 0.0) >= usage
+    )
+
+
+def pools_shown(bench: Bench, views: Iterable[EngineView]) -> list[dict[str, object]]:
+    """Return each pool's engines and state, for people."""
+    views = list(views)
+    full, engines = _saturated(bench, views), dict[str, list[str]]()
+    for view in views:
+        for pool in bench.members.pool_names(view.engine.id):
+            engines.setdefault(pool, []).append(view.engine.id)
+    return [
+        {"name": name, "engines": engines.get(name, []), "saturated": full.get(name)}
+        for name in sorted(bench.bounds)
+    ]
+
+
+def _worker(engine: Engine) -> Worker:
+    return Worker(engine.id, engine.base_url, tuple(served.name for served in engine.models))
+
+
+def _provider(resource: InferenceProvider) -> Provider:
+    spec = resource.spec
+    base_url = (spec.base_url or _BASES.get(spec.type, "")).rstrip("/").removesuffix("/v1")
+    return Provider(
+        id=EngineId(resource.metadata.name),
+        base_url=base_url,
+        endpoint=urlsplit(base_url).netloc,
+        upstream={ModelName(each.name): each.upstream or each.name for each in spec.models},
+    )
+
+
+_BASES = {"OpenAI": "https://api.openai.com"}
+"""Where providers are that have one address for all."""

@@ -1,0 +1,33 @@
+"""Engines and providers in the order of an inventory: what policies mean by a target. Pure.
+
+A layout is made anew when engines or resources change, and kept until then.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator.candidates import Backend
+from lineside.ids import EngineId, ModelName
+from policies.facts import Inventory
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """An inventory, and the backend at each of its places."""
+
+    inventory: Inventory
+    backends: Sequence[Backend]
+    _places: Mapping[tuple[str, ModelName], int]
+
+    @classmethod
+    def of(cls, inventory: Inventory, backends: Mapping[str, Backend]) -> "Layout":
+        """Lay out an inventory whose targets' ids are these backends'."""
+        return cls(
+            inventory,
+            [backends[target.id] for target in inventory.targets],
+            {(each.id, each.model): place for place, each in enumerate(inventory.targets)},
+        )
+
+    def place(self, engine: EngineId, model: ModelName) -> int | None:
+        """Return where an engine's model is; `None`: it was not known when this was made."""
+        return self._places.get((engine, model))

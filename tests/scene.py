@@ -1,0 +1,80 @@
+"""What a decision is made on, for tests: engines, a layout, policies that say nothing."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from coordinator.candidates import Backend
+from coordinator.engines import Engine, EngineView, ServedModel
+from coordinator.inflight import EMPTY, Queue
+from coordinator.predict import Predictor
+from coordinator.route import Decision, Facts, Held, Units, decide, field_of, measure
+from coordinator.targets import Layout
+from lineside.ids import EngineId, GroupId, ModelName, NodeId
+from lineside.signals import Events, Status
+from policies.evaluate import compile_
+from policies.facts import RequestFacts
+from policies.inventory import Worker, inventory_of
+from policies.model import InferencePolicy
+from policies.verdict import Denied
+
+MODEL = ModelName("m")
+BETA = 1.0
+
+
+def view(name: str, block_size: int = 16, **changes: Any) -> EngineView:
+    """Return an idle engine of which everything is known."""
+    engine = Engine(
+        id=EngineId(name),
+        base_url=f"http://{name}",
+        endpoint=name,
+        group=GroupId("g"),
+        models=(ServedModel(MODEL),),
+        node=NodeId("n"),
+        events="tcp://e:1",
+    )
+    live = EngineView(
+        engine=engine,
+        heard_age_s=0.1,
+        status=Status(Events.LIVE, block_size=block_size),
+        digest_live=True,
+    )
+    return live._replace(**changes)
+
+
+def layout_of(views: Sequence[EngineView]) -> Layout:
+    """Lay out engines that serve one model."""
+    workers = [Worker(each.engine.id, each.engine.base_url, (MODEL,)) for each in views]
+    backends: dict[str, Backend] = {each.engine.id: each.engine for each in views}
+    return Layout.of(inventory_of((), (), (), workers), backends)
+
+
+def decided(
+    views: Sequence[EngineView],
+    predictor: Predictor,
+    prompt: int | None = 1000,
+    overlaps: Mapping[str, Units] | None = None,
+    queues: Mapping[str, Queue] | None = None,
+    ahead: Mapping[str, int] | None = None,
+    recent: Callable[[Engine], float] = lambda _: 0.0,
+    seed: int = 0,
+    policies: Sequence[InferencePolicy] = (),
+) -> Decision:
+    """Decide on one request."""
+    layout = layout_of(views)
+    plan = compile_(policies).bind(layout.inventory).plan(RequestFacts(model=MODEL), {})
+    assert not isinstance(plan, Denied)
+    field = field_of(MODEL, views, layout)
+    part = measure(
+        field,
+        Facts(prompt, load_tokens=1000 if prompt is None else prompt),
+        Held(
+            {EngineId(name): units for name, units in (overlaps or {}).items()},
+            {EngineId(name): units for name, units in (ahead or {}).items()},
+        ),
+        [(queues or {}).get(engine, EMPTY) for engine in field.engines],
+        recent,
+        predictor,
+        BETA,
+    )
+    return decide(plan, [part], layout, random.Random(seed))
