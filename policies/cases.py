@@ -19,7 +19,7 @@ from lineside.schema import Path
 from policies.facts import RequestFacts, Truth
 from policies.live import state_of
 from policies.load import FIELDS
-from policies.model import BackendSelector, Name, SetFields, Strict
+from policies.model import BackendSelector, Name, SetFields, Strict, Unshown
 from policies.state import Change, ClusterState, PoolMoment
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -40,7 +40,7 @@ class RequestSpec(Strict, frozen=True, kw_only=True):
     """`None`: not known."""
     tags: Mapping[Name, TagState] = msgspec.field(default_factory=dict)
     """A tag that is not here is unknown."""
-    headers: Mapping[Name, str] = msgspec.field(default_factory=dict)
+    headers: Mapping[Name, Annotated[str, Unshown]] = msgspec.field(default_factory=dict)
     conversation: str = ""
     """Splits follow it; without one, a share is drawn."""
 

@@ -88,7 +88,7 @@ class Match(Strict, frozen=True, kw_only=True):
     tag: Name | None = None
     tags: Tags | None = None
     tenant: Glob | None = None
-    headers: Mapping[Name, Glob] | None = None
+    headers: Mapping[Name, Annotated[Glob, Unshown]] | None = None
     """By lower-case name."""
     api: Glob | None = None
     """As records name it: `openai-chat`, `openai-completions`."""

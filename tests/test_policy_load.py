@@ -243,6 +243,14 @@ def test_a_header_for_a_backend_is_not_repeated(text: str) -> None:
     assert said.startswith("p.yaml:8:") and "20301" not in said and "hunter2" not in said
 
 
+def test_a_header_to_match_is_not_repeated() -> None:
+    rule = "{name: r, matches: [{headers: {authorization: 20301}}]}"
+    assert told(f"{HEAD}spec: {{rules: [{rule}]}}\n") == (
+        "p.yaml:4:62: wrong-value: `spec.rules[0].matches[0].headers.authorization` must be text of"
+        " 1 to 253 characters\n  help: put it in quotes"
+    )
+
+
 @pytest.mark.parametrize(
     "spec",
     [
