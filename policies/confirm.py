@@ -81,14 +81,17 @@ _OWN: tuple[Numbers, ...] = (
 
 
 def _in_force(rules: Sequence[CompiledRule], asked: Asked) -> Iterator[Drop]:
-    """Yield every drop with a bound, of excludes and guards of the rules that match."""
-    for rule in rules:
-        if not rule.holds(asked, {}):
-            continue
-        for each in (*rule.guards, *rule.excludes):
-            holds = each.condition is None or each.condition.truth(asked) is not Truth.FALSE
-            if holds and is_measured(each.drop) and is_possible(each.drop):
-                yield each.drop
+    """Yield every drop with a bound that is in force, the one that is earliest so first.
+
+    Guards hold on every attempt; a rule's excludes hold on its own and on those after it.
+    """
+    matched = [rule for rule in rules if rule.holds(asked, {})]
+    guards = [guard for rule in matched for guard in rule.guards]
+    excludes = [exclude for rule in matched for exclude in rule.excludes]
+    for each in (*guards, *excludes):
+        holds = each.condition is None or each.condition.truth(asked) is not Truth.FALSE
+        if holds and is_measured(each.drop) and is_possible(each.drop):
+            yield each.drop
 
 
 def _dropping(place: int, drops: Sequence[Drop], masks: Masks) -> Numbers:

@@ -317,6 +317,14 @@ IN_A_CLUSTER = [
         id="no number is within the bounds",
     ),
     pytest.param(
+        "{rules: [{name: r, route: {select: [{type: Local}], onEmpty: NextRule}}, "
+        "{name: s, route: {select: [{type: Local}], onEmpty: NextRule, exclude: ["
+        "{name: x, drop: {cost: {lessThan: 2}}}]}}, {name: t, route: {exclude: ["
+        "{name: g, if: {tag: a}, drop: {pools: [east], queuedPrompts: {greaterThan: 2}}}]}}]}",
+        "default/p0/t/default",
+        id="a guard of the last rule may drop it from the first",
+    ),
+    pytest.param(
         "{rules: [{name: r, matches: [{model: large, pool: {name: west, saturated: false}}], "
         "route: {}}]}",
         "default/p0/r/default",
