@@ -160,7 +160,7 @@ def shared(one: str, other: str) -> int:
                 min(len(one), len(other)))  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(steps)
 def test_the_tree_says_what_a_list_of_claims_says(
     steps: Sequence[tuple[str, EngineId, str, int]],
@@ -191,6 +191,9 @@ def test_the_tree_says_what_a_list_of_claims_says(
             if depth and not (claim.at_end and depth < len(prompt)):
                 expected[claim.engine] = max(depth, expected.get(claim.engine, 0))
         assert depths(overlay, keys(text)) == expected
+        computed = [shared(prompt, text) for claim, prompt, _ in settled
+                    if claim.engine == engine and not claim.at_end]  # fmt: skip
+        assert overdue(overlay, text, now + DUE_S, engine) == max(computed, default=0)
         assert overlay.keys == len({p[: end + 1] for _, p in held for end in range(len(p))})
         assert overlay.claims == len(held)
     for claim, _ in live:
