@@ -403,6 +403,17 @@ CASES = [
         id="a wider match before a narrower one",
     ),
     pytest.param(
+        f"{RULE}    route: {{}}\n  - name: s\n    route:\n"
+        "      exclude: [{name: x, if: {tag: a}, drop: {backend: {type: Provider}}}]\n"
+        "      select: [{type: Local}]\n",
+        [
+            "p.yaml:8:5: warning: unreachable-rule: rule `s` never routes: `default/p/r` takes all "
+            "that it matches",
+            "  help: its guards hold all the same",
+        ],
+        id="a rule with guards behind one of its own policy",
+    ),
+    pytest.param(
         f"{RULE}    matches: [{{stream: true}}]\n    route: {{}}\n"
         "  - name: s\n    matches: [{stream: false}]\n    route: {}\n"
         "  - name: t\n    matches: [{tenant: a}]\n    route: {}\n",
@@ -521,6 +532,13 @@ FINE = [
         "  - name: s\n    route:\n      exclude:\n      - name: x\n        if: {tag: a}\n"
         "        drop: {backend: {type: Provider}}\n",
         id="a rule of guards alone, which never routes",
+    ),
+    pytest.param(
+        f"{RULE}    route: {{}}\n"
+        f"---\n{POLICY.replace('p}', 'q}')}spec:\n  rules:\n  - name: s\n    route:\n"
+        "      exclude: [{name: x, if: {tag: a}, drop: {backend: {type: Provider}}}]\n"
+        "      select: [{type: Local}]\n",
+        id="a policy with guards that leaves the routing to another",
     ),
     pytest.param(
         f"{RULE}    route: {{onEmpty: NextRule}}\n  - name: s\n    route: {{}}\n",

@@ -168,7 +168,8 @@ CODES: Mapping[str, Code] = {
         "correct the name; headers that end at each hop cannot be asked for",
     ),
     "unreachable-rule": _warning(
-        "a rule never routes: earlier ones take or reject every request that it matches",
+        "a rule never routes: earlier ones take or reject every request that it matches; not said "
+        "of one with guards, where other policies do",
         "raise its policy's priority, narrow the earlier rule, or remove it; its guards still hold",
     ),
     "unreachable-stage": _warning(

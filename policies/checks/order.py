@@ -125,11 +125,25 @@ class _Rules:
             if compiled.rule.route is None or compiled.rule.reject is not None:
                 continue
             left = rest is not None and self._can((rule.matched,), rest)
-            if not left and not _only_guards(compiled) and self._can((rule.matched,), anywhere):
+            if not left and not self._leaves_routing(rule, enders, anywhere):
                 yield compiled, self._shadowed(rule, enders, anywhere)
             if not compiled.goes_on:
                 enders.append(rule)
                 rest = rest and self._and(rest, [negation(rule.matched)])
+
+    def _leaves_routing(
+        self, rule: RuleFormulas, enders: Sequence[RuleFormulas], anywhere: _To
+    ) -> bool:
+        """Whether a rule that never routes is as meant, or wrong for another reason.
+
+        A policy of guards leaves the routing to others; one that matches nothing is told so.
+        """
+        if rule.compiled.guards:
+            policy = rule.compiled.source.policy
+            enders = [each for each in enders if each.compiled.source.policy == policy]
+            others = [negation(each.matched) for each in enders]
+            return _only_guards(rule.compiled) or self._can((rule.matched, *others), anywhere)
+        return not self._can((rule.matched,), anywhere)
 
     def falling(self) -> Iterator[InRule]:
         """Find rules that keep a tag's requests local, and do not where the tag is unknown."""
@@ -207,7 +221,7 @@ class _Rules:
 
 
 def _only_guards(rule: CompiledRule) -> bool:
-    """Whether a route is there for its guards, which hold wherever it stands."""
+    """Whether a route says nothing else than its guards, which hold wherever it stands."""
     route = rule.rule.route
     carried = route is not None and route == Route(exclude=route.exclude)
     return carried and bool(rule.guards) and not rule.excludes
