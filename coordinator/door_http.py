@@ -41,7 +41,7 @@ ANONYMOUS = TenantId("default")
 """Whose requests these are, until tenants are configured."""
 
 FIRST_LOOK_S = 1.0
-"""From the start, for discovery to ask every engine once; who comes before waits for it."""
+"""From the first request of all, for discovery to ask every engine once; early ones wait for it."""
 
 FIRST_LOOK_POLL_S = 0.005
 
@@ -76,7 +76,7 @@ class Door:
         self._timeouts = timeouts
         self._body_limit = body_limit_bytes
         self._created = int(service.clock.unix())
-        self._look_until = service.clock.monotonic() + FIRST_LOOK_S
+        self._look_until: float | None = None
         self._open: set[Limit] = set()
         self._calls = 0
 
@@ -145,11 +145,13 @@ class Door:
             self._service.failed(routed, Fault(call.id))
 
     async def _first_look(self, model: str | None = None) -> None:
-        """Wait at the start, until an engine serves the model or all were asked: no 503 till then.
+        """Wait at first until an engine serves the model, or all were asked: no 503 until then.
 
         One that takes long to ask holds up nobody whose model another serves, and nobody for long.
         """
         cluster, clock = self._service.cluster, self._service.clock
+        if self._look_until is None:
+            self._look_until = clock.monotonic() + FIRST_LOOK_S
         while (now := clock.monotonic()) < self._look_until:
             if model is not None and cluster.reachable(model):
                 return

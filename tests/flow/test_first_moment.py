@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from coordinator import door_http
 from coordinator.config import Config, EngineSpec
 from coordinator.door_http import FIRST_LOOK_S
 from coordinator.main import run
@@ -32,7 +33,7 @@ async def opened(*engines: str) -> AsyncIterator[aiohttp.ClientSession]:
     )
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        listening: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        listening: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
         tasks.create_task(run(config, stop, listening.set_result))
         async with aiohttp.ClientSession(f"http://{(await listening)['http']}") as session:
             yield session
@@ -51,7 +52,13 @@ async def timed(session: aiohttp.ClientSession) -> tuple[int, float]:
     return status, time.monotonic() - begun_at
 
 
-async def test_the_first_requests_of_all_wait_for_the_first_look() -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy this machine is, the first look comes in time."""
+    monkeypatch.setattr(door_http, "FIRST_LOOK_S", 10.0)
+
+
+async def test_the_first_requests_of_all_wait_for_the_first_look(patient: None) -> None:
     """Sent before discovery's task has run once."""
     with simulated.engine() as listening:
         async with opened(listening["http"]) as session, session.get("/v1/models") as answer:
@@ -72,13 +79,19 @@ async def test_a_request_is_told_to_come_again_when_no_engine_can_be_reached() -
 async def test_an_engine_that_never_says_what_it_serves_is_waited_for_a_second_and_no_more() -> (
     None
 ):
-    with socket.create_server(("127.0.0.1", 0)) as mute, simulated.engine() as listening:
-        address = f"127.0.0.1:{mute.getsockname()[1]}"
-        async with opened(address) as session:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        async with opened(f"127.0.0.1:{mute.getsockname()[1]}") as session:
             first, waited_s = await timed(session)
             second, at_once_s = await timed(session)
+    assert (first, second) == (503, 503)
+    assert waited_s >= FIRST_LOOK_S
+    assert at_once_s < FIRST_LOOK_S
+
+
+async def test_such_an_engine_holds_up_nobody_whose_model_another_serves(patient: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute, simulated.engine() as listening:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
         async with opened(address, listening["http"]) as session:
-            beside, beside_s = await timed(session)
-    assert (first, second, beside) == (503, 503, 200)
-    assert FIRST_LOOK_S / 2 < waited_s < 2 * FIRST_LOOK_S
-    assert max(at_once_s, beside_s) < FIRST_LOOK_S / 2
+            status, took_s = await timed(session)
+    assert status == 200
+    assert took_s < door_http.FIRST_LOOK_S / 2
