@@ -13,7 +13,6 @@ from coordinator.attempts import Attempt
 from coordinator.candidates import Candidate
 from coordinator.refusal import Reply
 from coordinator.route import Decision
-from coordinator.tokens import Tokenized
 from lineside.ids import TenantId
 from policies.facts import Truth
 from policies.verdict import Chosen
@@ -101,11 +100,6 @@ class Record:
     def predicted_ttft_s(self) -> float | None:
         """The time to first token that the serving engine was chosen by."""
         return self.served_by.predicted_ttft_s if self.served_by else None
-
-    def note_tokens(self, tokenized: Tokenized) -> None:
-        """Note how the prompt's tokens are known."""
-        self.tokens, self.tokens_reason = tokenized.state.value, tokenized.reason
-        self.prompt_tokens = tokenized.count
 
     def to_json(self) -> dict[str, Any]:
         """Return the shape that debug endpoints and replay share."""

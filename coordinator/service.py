@@ -34,6 +34,7 @@ from coordinator.refusal import (
 )
 from coordinator.route import Decision
 from coordinator.tagging import Tagger
+from coordinator.tokens import Tokenized
 from lineside.clock import Clock
 from lineside.hashing import UNIT
 from lineside.ids import ModelName, TenantId
@@ -255,7 +256,7 @@ class Service:
         if isinstance(seen, Denied):
             record.policy, record.rule = seen.source.policy, seen.source.rule
             return PolicyDenied(seen.message, seen.status)
-        record.note_tokens(seen.tokenized)
+        _note_tokens(record, seen.tokenized)
         return self._unknown(request.model, seen) if seen.is_hopeless else seen
 
     def _unknown(self, model: str, seen: Seen) -> Refusal:
@@ -269,7 +270,7 @@ class Service:
         record.policy, record.rule = verdict.source.policy, verdict.source.rule
         record.stage = verdict.source.part
         if isinstance(verdict, Chosen):
-            record.note_tokens(seen.tokens.get(decision.chosen.model, seen.tokenized))
+            _note_tokens(record, seen.tokens.get(decision.chosen.model, seen.tokenized))
         return decision, keys
 
     def _account(self, candidate: Candidate, seen: Seen, keys: Keys) -> tuple[Lease, Claim | None]:
@@ -378,6 +379,12 @@ class Service:
         return Record(
             id=secrets.token_hex(8), at=self.clock.unix(), request_id=request_id, tenant=tenant
         )
+
+
+def _note_tokens(record: Record, tokenized: Tokenized) -> None:
+    """Note how a prompt's tokens are known."""
+    record.tokens, record.tokens_reason = tokenized.state.value, tokenized.reason
+    record.prompt_tokens = tokenized.count
 
 
 def _none_left(model: str, decision: Decision) -> NoEngineReady | NothingAllowed:

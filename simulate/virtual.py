@@ -1,0 +1,277 @@
+"""An engine in virtual time, for replays of whole traces: blocks of 512 tokens, steps by formula.
+
+The same steps and speeds as `simulate.core`, which a test holds it to, without token ids: a block
+is a number. Decode steps in which nothing else happens are taken together, so that an hour of many
+engines takes seconds. Pure; whoever drives it owns the time.
+"""
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from simulate.core import Speeds
+from simulate.traces import BLOCK_TOKENS, TraceRequest
+
+ENGINE_BLOCK = 16
+"""Tokens of the engine's own blocks: what is reused ends with one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What one engine has room for."""
+
+    kv_tokens: int = 500_000
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 8192
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request on its way. `id` is its place in the trace. Written by the engine alone."""
+
+    id: int
+    request: TraceRequest
+    arrived: float = 0.0
+    cached_tokens: int = 0
+    """Of the prompt, when it was admitted."""
+    computed: int = 0
+    """Tokens of the prompt that are in the cache."""
+    pinned: int = 0
+    """Leading blocks of the prompt that it holds."""
+    first_token: float | None = None
+    finished: float | None = None
+
+    @property
+    def mean_itl_s(self) -> float:
+        """Mean time between two tokens of the answer."""
+        assert self.first_token is not None and self.finished is not None
+        return (self.finished - self.first_token) / max(1, self.request.output_tokens - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What an engine shows at the end of a step."""
+
+    at: float
+    first_tokens: Sequence[Job] = ()
+    finished: Sequence[Job] = ()
+    stored: Sequence[int] = ()
+    removed: Sequence[int] = ()
+
+
+@dataclass(slots=True)
+class _Cache:
+    """Blocks that are held: pinned ones with a count, the others in the order to go in."""
+
+    room: int
+    pins: dict[int, int] = field(default_factory=dict)
+    idle: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    private: int = 0
+    """Blocks of answers, which are never shared."""
+
+    def holds(self, block: int) -> bool:
+        return block in self.pins or block in self.idle
+
+    def matched(self, blocks: Sequence[int]) -> int:
+        """Return how many leading blocks are held."""
+        for place, block in enumerate(blocks):
+            if not self.holds(block):
+                return place
+        return len(blocks)
+
+    def pin(self, block: int) -> None:
+        self.pins[block] = self.pins.get(block, 0) + 1
+        self.idle.pop(block, None)
+
+    def unpin(self, blocks: Sequence[int]) -> None:
+        """Let go; of what nobody holds the tail of the prefix will go first."""
+        for block in reversed(blocks):
+            self.pins[block] -= 1
+            if not self.pins[block]:
+                del self.pins[block]
+                self.idle[block] = None
+
+    def shrink(self) -> list[int]:
+        """Drop what there is no room for; return it."""
+        dropped = []
+        while len(self.pins) + len(self.idle) + self.private > self.room and self.idle:
+            dropped.append(self.idle.popitem(last=False)[0])
+        return dropped
+
+
+class VirtualEngine:
+    """One engine. Call `advance` up to a moment before anything is added at it."""
+
+    def __init__(self, speeds: Speeds = Speeds(), size: Size = Size()) -> None:
+        self.speeds, self.size = speeds, size
+        self.cache = _Cache(size.kv_tokens // BLOCK_TOKENS)
+        self.waiting: deque[Job] = deque()
+        self.prefilling: list[Job] = []
+        self.busy_s = 0.0
+        self.prefill_s = 0.0
+        """Seconds of steps that prefills took."""
+        self._decoding: list[tuple[int, int, Job]] = []
+        """A heap by the step with which each finishes."""
+        self._contexts = 0
+        self._steps = 0
+        self._ends: float | None = None
+        self._begun = 0.0
+        self._chunks: list[tuple[Job, int]] = []
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that are not finished."""
+        return len(self.waiting) + len(self.prefilling) + len(self._decoding)
+
+    @property
+    def decoding(self) -> int:
+        """Requests that have their first token."""
+        return len(self._decoding)
+
+    @property
+    def contexts(self) -> int:
+        """Tokens of context of all that decode."""
+        return self._contexts
+
+    @property
+    def ends(self) -> float | None:
+        """When the step under way ends; `None`: the engine idles."""
+        return self._ends
+
+    @property
+    def chunks(self) -> Sequence[tuple[Job, int]]:
+        """What the step under way computes of prompts."""
+        return self._chunks
+
+    def add(self, job: Job, now: float) -> None:
+        """Take a request."""
+        job.arrived = now
+        self.waiting.append(job)
+        if self._ends is None:
+            self._begin(now)
+
+    def advance(self, until: float) -> Iterator[Happened]:
+        """Yield what steps show that end by a moment, in order. Decode-only steps are joined."""
+        while self._ends is not None and self._ends <= until:
+            if not self._chunks and not self.waiting and not self.prefilling:
+                self._join_steps(until)
+            yield self._finish(self._ends)
+
+    def _begin(self, now: float) -> None:
+        """Schedule a step: decodes first, then prompts in the order of arrival."""
+        budget = self.size.max_num_batched_tokens - len(self._decoding)
+        self._chunks = []
+        for job in self.prefilling:
+            budget = self._chunk(job, budget)
+        while budget > 0 and self.waiting and self._admit(self.waiting[0]):
+            job = self.waiting.popleft()
+            self.prefilling.append(job)
+            budget = self._chunk(job, budget)
+        if not self._chunks and not self._decoding:
+            self._ends = None
+            return
+        prefill_s = sum(self.speeds.prefill(job.computed, chunk) for job, chunk in self._chunks)
+        self.prefill_s += prefill_s
+        self._begun, self._ends = now, now + self._step_s() + prefill_s
+
+    def _step_s(self) -> float:
+        """Return what a step takes beside its prefills."""
+        speeds, many = self.speeds, len(self._decoding)
+        decode_s = many * speeds.decode_s_per_sequence
+        return speeds.base_step_s + decode_s + self._contexts * speeds.decode_s_per_context_token
+
+    def _chunk(self, job: Job, budget: int) -> int:
+        left = job.request.input_tokens - job.computed
+        chunk = min(left, budget)
+        if chunk > 0:
+            self._chunks.append((job, chunk))
+        return budget - max(0, chunk)
+
+    def _admit(self, job: Job) -> bool:
+        """Pin what is held of a prompt and set room aside for the rest, if there is any."""
+        running = len(self.prefilling) + len(self._decoding)
+        if running >= self.size.max_num_seqs:
+            return False
+        cache, blocks = self.cache, job.request.blocks
+        matched = cache.matched(blocks)
+        wanted = len(blocks) - matched + _answer_blocks(job)
+        idle = sum(block in cache.idle for block in blocks[:matched])
+        if running and wanted > cache.room - len(cache.pins) - cache.private - idle:
+            return False
+        tokens = min(matched * BLOCK_TOKENS, job.request.input_tokens - 1)
+        job.cached_tokens = job.computed = tokens // ENGINE_BLOCK * ENGINE_BLOCK
+        for block in blocks[:matched]:
+            cache.pin(block)
+        job.pinned = matched
+        cache.private += wanted
+        return True
+
+    def _join_steps(self, until: float) -> None:
+        """Take all steps but the last one together that only decode, up to the next finish."""
+        speeds, many = self.speeds, len(self._decoding)
+        ahead = self._decoding[0][0] - self._steps - 1  # steps before the one that finishes one
+        growth = many * speeds.decode_s_per_context_token
+        while ahead > 0 and self._ends is not None and self._ends <= until:
+            step_s = self._step_s()
+            # Steps get longer by `growth` each; taking the next ones for alike errs by less than
+            # a thousandth, for context grows by one token a step.
+            joined = max(1, min(ahead, 16, int((until - self._ends) / step_s)))
+            self._steps += joined
+            self._contexts += joined * many
+            self._begun = self._ends + (joined - 1) * (step_s + growth * joined / 2)
+            ahead -= joined
+            self._ends = self._begun + self._step_s()
+
+    def _finish(self, at: float) -> Happened:
+        """Let the step's work count, and begin the next one."""
+        self._steps += 1
+        self.busy_s += at - self._begun
+        self._contexts += len(self._decoding)
+        finished = self._finished(at)
+        stored: list[int] = []
+        firsts = [job for job, chunk in self._chunks if self._computed(job, chunk, stored)]
+        for job in firsts:
+            self.prefilling.remove(job)
+            job.first_token = at
+            if job.request.output_tokens > 1:
+                left = self._steps + job.request.output_tokens - 1
+                heapq.heappush(self._decoding, (left, job.id, job))
+                self._contexts += job.request.input_tokens
+            else:
+                self._release(job, at)
+                finished.append(job)
+        self._begin(at)
+        return Happened(at, firsts, finished, stored, self.cache.shrink())
+
+    def _finished(self, at: float) -> list[Job]:
+        finished = []
+        while self._decoding and self._decoding[0][0] <= self._steps:
+            job = heapq.heappop(self._decoding)[2]
+            self._contexts -= job.request.input_tokens + job.request.output_tokens - 1
+            self._release(job, at)
+            finished.append(job)
+        return finished
+
+    def _computed(self, job: Job, chunk: int, stored: list[int]) -> bool:
+        """Note a chunk; return whether the prompt is complete."""
+        job.computed += chunk
+        blocks, cache = job.request.blocks, self.cache
+        is_done = job.computed >= job.request.input_tokens
+        upto = len(blocks) if is_done else job.computed // BLOCK_TOKENS
+        for block in blocks[job.pinned : upto]:
+            if not cache.holds(block):
+                stored.append(block)
+            cache.pin(block)
+            cache.private -= 1
+        job.pinned = max(job.pinned, upto)
+        return is_done
+
+    def _release(self, job: Job, at: float) -> None:
+        job.finished = at
+        self.cache.private -= _answer_blocks(job)
+        self.cache.unpin(job.request.blocks)
+
+
+def _answer_blocks(job: Job) -> int:
+    return -(-job.request.output_tokens // BLOCK_TOKENS)
