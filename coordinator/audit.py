@@ -16,6 +16,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from coordinator.engines import NOTHING, Doubt, EngineView, Word
 from coordinator.records import Record
@@ -34,6 +35,9 @@ block may be evicted between a decision and its execution."""
 FOREIGN = 3
 """So many contradictions, and no agreement, tell that a guessed address is another engine's."""
 
+UNSETTLED = 256
+"""Requests that wait for the next look; more of them in a second tell nothing new."""
+
 ANNOUNCES_SINCE = (0, 26)
 """The first release of vLLM that knows `kv_cache_report_mode`."""
 
@@ -49,6 +53,8 @@ class Tally:
     """Those for which it promised less, beyond what stride and block explain."""
     tokens_too_many: int = 0
     tokens_too_few: int = 0
+    evicted: int = 0
+    """Requests that hit less than predicted, which evictions after their decision explain."""
     unreported: int = 0
     """Answers in a row that could be compared but for the engine's silence on cached tokens."""
 
@@ -77,6 +83,14 @@ class _Engine:
     """The generation that the alarm was raised on."""
 
 
+class _Unsettled(NamedTuple):
+    """A request that hit less than predicted. Blocks of it may have been evicted by then."""
+
+    view: EngineView
+    predicted: int
+    reported: int
+
+
 class Audit:
     """`share`: of requests to unsure engines, those that ask for announcements."""
 
@@ -86,6 +100,8 @@ class Audit:
         self._engines: dict[EngineId, _Engine] = {}
         self._due: dict[EngineId, str] = {}
         self._doubts: dict[EngineId, Doubt] = {}
+        self._unsettled: list[_Unsettled] = []
+        self._settling: list[_Unsettled] = []
 
     def asks(self, view: EngineView) -> bool:
         """Return whether a request to this engine is to ask for the blocks that it hits.
@@ -117,10 +133,20 @@ class Audit:
         """
         if not view.cache_usable or view.cache_state == "stale":
             return False
-        of, before = self._of(view), self.word(view.engine.id)
         error = _error(view, predicted, reported, excused)
         if excused and not error:
             return False
+        if error <= 0:
+            return self._note(view, predicted, reported, error)
+        run = self._of(view).run
+        run.length = run.hits = 0
+        if len(self._unsettled) < UNSETTLED:
+            self._unsettled.append(_Unsettled(view, predicted, reported))
+        return False
+
+    def _note(self, view: EngineView, predicted: int, reported: int, error: int) -> bool:
+        """Count a comparison, and see what follows from it and those before."""
+        of, before = self._of(view), self.word(view.engine.id)
         _count(of.tally, predicted, reported, error)
         if of.run.generation != view.generation:
             of.run = _Run(view.generation)
@@ -171,6 +197,32 @@ class Audit:
         self._doubts[engine.id] = Doubt(view.generation, why, overstated)
 
     def look(self, views: Iterable[EngineView]) -> set[EngineId]:
+        """Settle what could not be told at once; return the engines whose word changed.
+
+        To be called about once a second, with the engines as they are now.
+        """
+        now = {view.engine.id: view for view in views}
+        return self._settle(now) | self._end_alarms(now.values())
+
+    def _settle(self, now: Mapping[EngineId, EngineView]) -> set[EngineId]:
+        """Judge the requests that hit less than predicted, but for what was evicted meanwhile.
+
+        They wait for a look, so that the removals of their own step have arrived.
+        """
+        due, self._settling, self._unsettled = self._settling, self._unsettled, []
+        changed = set()
+        for view, predicted, reported in due:
+            later = now.get(view.engine.id)
+            if later is None or later.generation != view.generation:
+                continue
+            evicted = (later.removed - view.removed) * view.engine.stride * UNIT
+            if predicted - reported <= evicted + (view.block_size or 0):
+                self._of(view).tally.evicted += 1
+            elif self._note(view, predicted, reported, predicted - reported):
+                changed.add(view.engine.id)
+        return changed
+
+    def _end_alarms(self, views: Iterable[EngineView]) -> set[EngineId]:
         """End alarms on what is no longer said; return the engines whose word changed.
 
         A generation that its agent vouches for by itself is one that began with an empty cache.

@@ -45,6 +45,7 @@ class _Record:
     digest_live: bool = False
     diverged: bool = False
     hit_points: bool = False
+    removed: int = 0
     away: str = ""
     failing: str = ""
     word: Word = NOTHING
@@ -151,11 +152,13 @@ class Cluster:
         diverged: bool,
         heard_at: float,
         hit_points: bool = False,
+        removed: int = 0,
     ) -> None:
         """Note the state of the engine's digest after a message."""
         if record := self._records.get(engine):
             record.generation, record.digest_live, record.diverged = generation, live, diverged
             record.heard_at, record.hit_points = heard_at, hit_points
+            record.removed = removed
             self._changed(record)
 
     def _changed(self, record: _Record) -> None:
@@ -237,4 +240,5 @@ def _fresh_view(record: _Record, now: float) -> EngineView:
         record.failing,
         record.hit_points,
         record.word,
+        record.removed,
     )

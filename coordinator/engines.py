@@ -100,6 +100,8 @@ class EngineView(NamedTuple):
     hit_points: bool = False
     """The digest holds depths that the engine can serve from, and nothing before them."""
     word: Word = NOTHING
+    removed: int = 0
+    """Keys that were taken from the digest since its snapshot."""
 
     @property
     def block_size(self) -> int | None:

@@ -82,6 +82,8 @@ class Holding:
         self.slots = tuple(index.open_slot() for _ in range(first.media))
         self.count = 0
         self.checksum = 0
+        self.removed = 0
+        """Keys that deltas took away so far."""
         self._index = index
 
     @property
@@ -108,6 +110,7 @@ class Holding:
         if not self._write(self._index.add, delta.added):
             return Reason.KEY
         self.digest_seq, self.count, self.checksum = delta.digest_seq, count, total
+        self.removed += len(delta.removed)
         return None
 
     def _fits(self, keys: Sequence[Held]) -> bool:

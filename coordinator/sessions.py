@@ -219,4 +219,5 @@ class Sessions:
             diverged=holding is not None and not feed.current,
             heard_at=heard_at,
             hit_points=holding is not None and holding.hit_points,
+            removed=holding.removed if holding else 0,
         )
