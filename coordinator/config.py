@@ -152,6 +152,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Largest request body; a larger one is refused before it is parsed."""
     stalled_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0
     """An engine that has requests and reports no progress for this long is not used meanwhile."""
+    shed_wait_s: Annotated[float, Meta(gt=0, le=86_400)] = 120.0
+    """Predicted wait from which on an engine gets no more; when all are there, requests get 429."""
     probe_s: Annotated[float, Meta(gt=0, le=3600)] = 2.0
     """Between two looks at each engine."""
     drain_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0

@@ -32,6 +32,7 @@ from coordinator.engines import Engine
 from coordinator.hub import Hub
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer
+from coordinator.learned_store import EVERY_S, LearnedStore
 from coordinator.limits import Unlimited
 from coordinator.listeners import CLOSE_S, serving, serving_aside
 from coordinator.metrics import Gauges, Metrics
@@ -90,6 +91,7 @@ class Parts:
     admin: Admin
     door: Door
     resources: ResourceFolder | None
+    kept: LearnedStore
     lag: Lag
 
 
@@ -114,14 +116,17 @@ async def run(config: Config, stop: asyncio.Event, announce: process.Announce) -
                 tasks.create_task(parts.agents.run(), name="agents"),
                 tasks.create_task(_chores(parts), name="chores"),
                 tasks.create_task(_measure(parts.lag), name="loop lag"),
+                tasks.create_task(_keep(parts.kept), name="keep what was learned"),
             ]
             if parts.resources is not None:
                 running.append(tasks.create_task(parts.resources.run(), name="resources"))
             gc.collect()
             gc.freeze()  # what was built so far lives as long as the process
+            gc.set_threshold(20_000, 10, 10)  # requests leave no cycles; a look costs 5 % of ingest
             announce({"http": http, "grpc": grpc, "admin": admin})
             await stop.wait()
             await _drain(parts)
+            await parts.kept.save()
             for task in running:
                 task.cancel()
 
@@ -144,7 +149,10 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
     stack.callback(tokens.close)
     breakers = Breakers(cluster, config.stalled_s)
     rules, keys = Rules(cluster), ProviderKeys()
-    service = _service(config, breakers, rules, caches, tokens, secret, registry)
+    learned = Learned(config.prefill_tokens_per_s, config.step_s)
+    kept = LearnedStore(learned, store)
+    await kept.load()
+    service = _service(config, breakers, rules, caches, tokens, learned, secret, registry)
     discovery = Discovery(
         config.engines,
         cluster,
@@ -153,7 +161,7 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
         node=config.node_id,
         stride=config.stride,
         probe_s=config.probe_s,
-        changed=_followers(caches, tokens, service.recent),
+        changed=_followers(caches, tokens, service.recent, learned),
         appeared=_greeter(breakers, tokens),
         looked=lambda engine: breakers.heard(engine, clock.monotonic()),
     )
@@ -187,6 +195,7 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
         ),
         door=Door(service, dispatcher, config.timeouts, config.body_limit_bytes),
         resources=folder,
+        kept=kept,
         lag=lag,
     )
 
@@ -197,6 +206,7 @@ def _service(
     rules: Rules,
     caches: Caches,
     tokens: Tokens,
+    learned: Learned,
     secret: bytes,
     registry: CollectorRegistry,
 ) -> WatchedService:
@@ -208,7 +218,7 @@ def _service(
         inflight=InFlight(),
         overlay=Overlay(),
         recent=RecentWork(),
-        predictor=Learned(config.prefill_tokens_per_s, config.step_s),
+        predictor=learned,
         clock=SystemClock(),
         rng=random.Random(),
         secret=secret,
@@ -218,6 +228,7 @@ def _service(
         metrics=Metrics(registry),
         decider=decider,
         limiter=Unlimited(),
+        shed_wait_s=config.shed_wait_s,
         tagger=GivenTags(config.tags, config.tags_header),
         records=Records(),
         audit=Audit(config.announce_share, random.Random()),
@@ -257,7 +268,7 @@ def _index_shown(caches: Caches, cap: IndexCap, overlay: Overlay) -> Mapping[str
 
 
 def _followers(
-    caches: Caches, tokens: Tokens, recent: RecentWork
+    caches: Caches, tokens: Tokens, recent: RecentWork, learned: Learned
 ) -> Callable[[Sequence[Engine]], None]:
     """Return what hears of every new set of engines."""
     known: set[EngineId] = set()
@@ -270,6 +281,7 @@ def _followers(
         known.update(groups)
         caches.assign(groups)
         recent.keep(groups)
+        learned.keep(groups)
 
     return follow
 
@@ -310,6 +322,12 @@ def _look_at_engines(parts: Parts) -> None:
             log.warning("engine excluded", engine=engine, reason=reason)
         else:
             log.info("engine used again", engine=engine)
+
+
+async def _keep(kept: LearnedStore) -> None:
+    while True:
+        await asyncio.sleep(EVERY_S)
+        await kept.save()
 
 
 async def _measure(lag: Lag) -> None:

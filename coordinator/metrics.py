@@ -24,7 +24,7 @@ from coordinator.readiness import CODES, Readiness
 from coordinator.records import Record
 from coordinator.refusal import Refusal
 from coordinator.service import Refused, Routed, Service
-from lineside.ids import TenantId
+from lineside.ids import EngineId, GroupId, TenantId
 
 CACHE_STATES = (
     "live",
@@ -214,6 +214,7 @@ class Gauges(Collector):
         yield from self._of_agents()
         yield from self._of_engines()
         yield from self._of_audit()
+        yield from self._of_predictions()
 
     def _degraded(self) -> Mapping[str, int]:
         return Tally(reason.code for reason in self._readiness.degraded())
@@ -282,6 +283,29 @@ class Gauges(Collector):
             _add_cache(view, state, age)
         yield from (inflight, queued, wait, recent, away, asleep, failing, state, age)
 
+    def _of_predictions(self) -> Iterator[Metric]:
+        bias = _per_engine(
+            "lineside_engine_ttft_bias",
+            "Mean relative error of predicted times to first token; above 0: tokens came later",
+        )
+        error = _per_engine("lineside_engine_ttft_error", "The same, whatever the direction")
+        for name, off in self._service.predictor.errors.items():
+            bias.add_metric([name], off.bias)
+            error.add_metric([name], off.error)
+        text = "Share of recent work of the busiest engine, times the engines: 1 is even"
+        busiest = _labelled("lineside_group_busiest_ratio", text, "group")
+        text = "Engines with less than a tenth of an even share of recent work"
+        starved = _labelled("lineside_group_starved_engines", text, "group")
+        members: dict[GroupId, list[EngineId]] = {}
+        for engine in self._service.cluster.assigned():
+            members.setdefault(engine.group, []).append(engine.id)
+        for group, shares in self._service.recent.shares().items():
+            names = members.get(group, [])
+            busiest.add_metric([group], max(shares.values()) * len(names))
+            few = STARVED / max(1, len(names))
+            starved.add_metric([group], sum(shares.get(name, 0.0) < few for name in names))
+        yield from (bias, error, busiest, starved)
+
     def _of_audit(self) -> Iterator[Metric]:
         compared = CounterMetricFamily(
             "lineside_engine_audited_requests",
@@ -314,6 +338,9 @@ class Gauges(Collector):
             alarm.add_metric([engine], float(bool(view.word.mispredicted)))
         yield from (compared, wrong, tokens, alarm)
 
+
+STARVED = 0.1
+"""An engine with less than this part of an even share of recent work starves."""
 
 _DEGRADED = "How often each thing that is served around holds (see docs/operations.md)"
 

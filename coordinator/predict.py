@@ -87,6 +87,11 @@ class Predictor(Protocol):
         """Return how far off predictions are."""
         ...
 
+    @property
+    def errors(self) -> Mapping[EngineId, "Error"]:
+        """Return how far off each engine's were of late."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FixedRate:
@@ -106,6 +111,10 @@ class FixedRate:
 
     def band(self, engine: Engine) -> Band:
         return Band(1.0, 1.0)
+
+    @property
+    def errors(self) -> Mapping[EngineId, "Error"]:
+        return {}
 
 
 @dataclass(slots=True)
@@ -211,6 +220,24 @@ class _Bias:
         return abs(self.mean) > SPLIT_ERRORS * math.sqrt(variance / min(self.count, 200))
 
 
+@dataclass(slots=True)
+class Error:
+    """How far predicted times to first token were off of late, as shares of what was observed."""
+
+    bias: float = 0.0
+    """Above 0: first tokens came later than predicted."""
+    error: float = 0.0
+    """Mean, whatever the direction."""
+    count: int = 0
+
+    def note(self, off: float) -> None:
+        """Add one."""
+        self.count += 1
+        share = 1 / min(self.count, 100)
+        self.bias += share * (off - self.bias)
+        self.error += share * (abs(off) - self.error)
+
+
 class Learned:
     """A model for each class of engines, all from one prior."""
 
@@ -220,6 +247,7 @@ class Learned:
         self._fits: dict[str, _Fit] = {}
         self._ratios: dict[str, _Ratios] = {}
         self._biases: dict[EngineId, _Bias] = {}
+        self._errors: dict[EngineId, Error] = {}
         self._apart: dict[EngineId, str] = {}
         """Engines that are a class of their own, with its name."""
         self._params: dict[str, Params] = {}
@@ -243,7 +271,9 @@ class Learned:
         self._params[name] = fit.params()
 
     def observe(self, engine: Engine, predicted_s: float, ttft_s: float) -> None:
-        if predicted_s > 0:
+        if predicted_s > 0 and ttft_s > 0:
+            off = (ttft_s - predicted_s) / max(ttft_s, predicted_s)
+            self._errors.setdefault(engine.id, Error()).note(off)
             name = self._class(engine)
             self._ratios.setdefault(name, _Ratios()).note(ttft_s / predicted_s)
 
@@ -251,9 +281,13 @@ class Learned:
         ratios = self._ratios.get(self._class(engine)) or _Ratios()
         return Band(ratios.low, ratios.high)
 
+    @property
+    def errors(self) -> Mapping[EngineId, Error]:
+        return self._errors
+
     def keep(self, engines: Mapping[EngineId, object]) -> None:
         """Forget what is known of all other engines; what classes learned stays."""
-        for known in (self._biases, self._apart):
+        for known in (self._biases, self._apart, self._errors):
             for gone in known.keys() - engines.keys():
                 del known[gone]
 

@@ -50,6 +50,14 @@ class RecentWork:
         of = self._groups.get(engine.group)
         return of.sums.get(engine.id, 0.0) / of.weight if of else 0.0
 
+    def shares(self) -> dict[GroupId, dict[EngineId, float]]:
+        """Return each group's work by engine, as shares of the whole."""
+        return {
+            group: {name: total / whole for name, total in of.sums.items()}
+            for group, of in self._groups.items()
+            if (whole := sum(of.sums.values()))
+        }
+
     def keep(self, groups: Mapping[EngineId, GroupId]) -> None:
         """Forget all engines but these."""
         for group, of in list(self._groups.items()):

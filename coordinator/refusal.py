@@ -45,6 +45,16 @@ class NothingAllowed:
 
 
 @dataclass(frozen=True, slots=True)
+class Overloaded:
+    """Every engine that may serve the request has more before it than a request may wait for."""
+
+    model: str
+    wait_s: float
+    """What the shortest wait is predicted to be."""
+    retry_after_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class BodyTooLarge:
     """Refused before parsing."""
 
@@ -123,6 +133,7 @@ Refusal: TypeAlias = (
     | NoEngineReady
     | PolicyDenied
     | NothingAllowed
+    | Overloaded
     | BodyTooLarge
     | OverLimit
     | UpstreamUnreachable
@@ -172,6 +183,7 @@ REASONS = (
     "no_engine_ready",
     "policy_denied",
     "nothing_allowed",
+    "overloaded",
     "body_too_large",
     "over_limit",
     "upstream_unreachable",
@@ -206,6 +218,12 @@ def to_reply(refusal: Refusal) -> Reply:
         case NothingAllowed(model, source):
             text = f"policy `{source}` leaves no backend for `{model[:200]}` now; try again later"
             return Reply(503, "nothing_allowed", "ServiceUnavailableError", text, None, RETRY_SOON)
+        case Overloaded(model, wait, retry):
+            text = (
+                f"every engine for `{model[:200]}` is {wait:.0f} s behind; try again in {retry} s"
+            )
+            headers = {"retry-after": str(retry)}
+            return Reply(429, "overloaded", "RateLimitError", text, None, headers)
         case BodyTooLarge(limit):
             text = f"the body is larger than {limit} bytes; send a shorter request"
             return Reply(413, "body_too_large", "RequestEntityTooLargeError", text)

@@ -7,6 +7,7 @@ what happened and never touches them. No logging and no metrics here: `metrics.M
 it.
 """
 
+import math
 import secrets
 from dataclasses import dataclass, field
 
@@ -20,12 +21,12 @@ from coordinator.engines import Engine
 from coordinator.inflight import InFlight, Lease
 from coordinator.limits import Limiter, Reservation, Usage
 from coordinator.overlay import Claim, Overlay
+from coordinator.predict import Predictor
 from coordinator.recent import RecentWork
 from coordinator.records import Record, Records
 from coordinator.refusal import (
     Draining,
     NoEngineReady,
-    NothingAllowed,
     OverLimit,
     PolicyDenied,
     Refusal,
@@ -35,11 +36,12 @@ from coordinator.refusal import (
 from coordinator.route import Decision
 from coordinator.tagging import Tagger
 from coordinator.tokens import Tokenized
+from coordinator.unserved import why_unserved
 from lineside.clock import Clock
 from lineside.hashing import UNIT
 from lineside.ids import ModelName, TenantId
 from policies.model import SetFields
-from policies.verdict import Chosen, Denied, Empty
+from policies.verdict import Chosen, Denied
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +89,8 @@ class Service:
     records: Records
     lease_s: float
     audit: Audit
+    shed_wait_s: float = math.inf
+    """When all engines that may serve a request are predicted to be so far behind, it is shed."""
     draining: bool = False
 
     @property
@@ -110,6 +114,11 @@ class Service:
         return self.decider.recent
 
     @property
+    def predictor(self) -> Predictor:
+        """What engines' first tokens teach."""
+        return self.decider.predictor
+
+    @property
     def clock(self) -> Clock:
         """The time."""
         return self.decider.clock
@@ -129,9 +138,10 @@ class Service:
             return self._refuse(record, granted)
         # From here to the lease there is no await: load that is read is the load that is reserved.
         decision, keys = self._decide(record, seen)
-        if isinstance(decision.verdict, Empty):
+        if unserved := why_unserved(request.model, decision, self.shed_wait_s):
             self.limiter.refund(granted)
-            return self._refuse(record, _none_left(request.model, decision))
+            return self._refuse(record, unserved)
+        assert isinstance(decision.verdict, Chosen)
         chosen, now = decision.chosen, self.clock.monotonic()
         record.overdue_tokens = self._overdue(chosen, keys)
         lease, claim = self._account(chosen, seen, keys)
@@ -160,8 +170,8 @@ class Service:
             record.refusal = to_reply(seen)
             return record
         decision, _ = self._decide(record, seen)
-        if isinstance(decision.verdict, Empty):
-            record.refusal = to_reply(_none_left(request.model, decision))
+        if unserved := why_unserved(request.model, decision, self.shed_wait_s):
+            record.refusal = to_reply(unserved)
         else:
             record.served_by = decision.chosen
         return record
@@ -385,11 +395,3 @@ def _note_tokens(record: Record, tokenized: Tokenized) -> None:
     """Note how a prompt's tokens are known."""
     record.tokens, record.tokens_reason = tokenized.state.value, tokenized.reason
     record.prompt_tokens = tokenized.count
-
-
-def _none_left(model: str, decision: Decision) -> NoEngineReady | NothingAllowed:
-    """Say whether engines are missing, or policies allow none of the backends that are there."""
-    source = decision.verdict.source
-    if not source.part and decision.is_short:
-        return NoEngineReady(model)
-    return NothingAllowed(model, str(source))

@@ -24,6 +24,7 @@ from coordinator.refusal import (
     Draining,
     NoEngineReady,
     OverLimit,
+    Overloaded,
     UnknownModel,
     UpstreamBroken,
 )
@@ -447,3 +448,18 @@ async def test_a_record_holds_no_content() -> None:
     routed = await b.routed(prompt="an unmistakable prompt", user="someone", cache_salt="salt1")
     text = repr(routed) + json.dumps(routed.record.to_json())
     assert not any(secret in text for secret in ("unmistakable", "someone", "salt1", "secret"))
+
+
+async def test_a_request_is_shed_when_all_engines_are_too_far_behind() -> None:
+    b = bench(engine("a"), engine("b"))
+    b.service.shed_wait_s = 0.1
+    prompt = list(range(1000, 1064))
+    for number in range(4):  # 64 tokens at 1000 a second, after 10 ms: 74 ms each
+        await b.routed(stream=True, prompt=prompt, cache_salt=str(number))
+    refused = await b.refused(stream=True)
+    assert isinstance(refused.refusal, Overloaded)
+    assert (refused.refusal.wait_s, refused.refusal.retry_after_s) == (pytest.approx(0.148), 1)
+    assert b.outstanding == 4
+    assert b.ledger.said[-1] == "refund"
+    await b.clock.advance(0.05)  # the heads get on
+    await b.routed(stream=True)
