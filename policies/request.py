@@ -112,11 +112,13 @@ def _with_header(name: str) -> Callable[[str | None], Asked]:
 
 def _counts(thresholds: Iterable[Threshold]) -> tuple[int | None, ...]:
     """Return whole numbers on, between and beyond all bounds, and the unknown one."""
+    asked = tuple(thresholds)
     bounds = [
         bound
-        for each in thresholds
+        for each in asked
         for bound in (each.greater_than, each.at_least, each.less_than, each.at_most)
         if bound is not None
     ]
     near = {n for b in bounds for n in (floor(b) - 1, floor(b), ceil(b), ceil(b) + 1)}
-    return (*sorted(n for n in near if n >= 0), None)
+    # A threshold without bounds still tells a number from none.
+    return (*sorted(n for n in near | ({100} if asked else set()) if n >= 0), None)

@@ -271,6 +271,11 @@ WAYS = [
         id="which a rule with a bound never sees",
     ),
     pytest.param(
+        ["{rules: [{name: r, matches: [{inputTokens: {}}], route: {}}]}"],
+        "default/p0/r/default",
+        id="a bound that says nothing holds for any length that is known",
+    ),
+    pytest.param(
         ["{rules: [{name: r, matches: [{pool: {saturated: true}}], route: {}}]}"],
         "default/p0/r/default",
         id="once the pools are saturated",
@@ -444,7 +449,7 @@ def tried(seed: int, tries: int) -> Counter[str]:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_what_is_proved_no_search_refutes(seed: int) -> None:
     tried(seed, tries=15)
 
