@@ -6,18 +6,34 @@ texts for the globs that must fit, none of those that must not. Where no text ca
 is none; where a cluster cannot be built for another reason, the evaluator will not confirm it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from lineside.ids import ModelName
 from policies.facts import Inventory, Model, RequestFacts, Target
-from policies.formula import FALSE, TRUE, Atom, Formula, Masks, Variable, atom, every, first, some
+from policies.formula import (
+    FALSE,
+    TRUE,
+    Atom,
+    Formula,
+    Masks,
+    OutOfSteps,
+    Variable,
+    atom,
+    every,
+    first,
+    some,
+)
 from policies.globs import any_of, compile_glob
 from policies.match import Asked, Meant
 from policies.mentions import Mentions
 from policies.model import BackendSelector, BackendType, Labels, Match, ModelSelector, PoolState
 from policies.regions import witnesses
 from policies.worlds import Held, PoolStates, Scene, held
+
+MAX_REQUESTS = 2000
+"""Requests tried for one answer. Beyond, the search counts as cut short."""
 
 _TYPES = (BackendType.PROVIDER, BackendType.LOCAL)
 _FITS = ("no", "all", "some")
@@ -33,6 +49,9 @@ class Fits:
     no: set[str]
     all: set[str]
     some: set[str]
+
+
+_FREE = Fits(set(), set(), set())
 
 
 class Texts:
@@ -123,7 +142,28 @@ class OpenWorld:
         return Held(atom(self._pools, wanted), atom(self._pools, wanted | 1))
 
     def scene(self, subject: "OpenSubject", masks: Masks) -> Scene | None:
-        """Build a cluster around the subject."""
+        """Build a cluster around the subject, for the first request of an answer that has one."""
+        if subject.model(masks, self.texts, None, _FREE) is None:
+            return None
+        if subject.target(masks, ModelName("any")) is None:
+            return None
+        for number, request in enumerate(self._requests(subject, masks)):
+            if number >= MAX_REQUESTS:
+                raise OutOfSteps
+            scene = self._built(subject, {**masks, **request})
+            if scene is not None:
+                return scene
+        return None
+
+    def _requests(self, subject: "OpenSubject", masks: Masks) -> Iterator[Masks]:
+        """Yield every way to settle what the request asks for and means, in an answer."""
+        open_ = [each for each in self._fits.values() if masks.get(each) in (0b110, 0b101)]
+        variables: list[Variable[object]] = [subject.means, self._requested, *open_]
+        choices = [list(_bits(masks.get(each, each.all))) for each in variables]
+        for chosen in product(*choices):
+            yield dict(zip(variables, chosen, strict=True))
+
+    def _built(self, subject: "OpenSubject", masks: Masks) -> Scene | None:
         requested = first(self._requested, masks)
         fits = self._settled(masks, requested)
         meant = first(subject.means, masks)
@@ -151,29 +191,38 @@ class OpenWorld:
         said = self.texts.fitting(requested)  # all that is meant is called this
         may = {g: masks.get(each, each.all) for g, each in self._fits.items() if g not in said}
         return Fits(
-            no={glob for glob, mask in may.items() if mask & 0b011 == 0b001},
-            all={glob for glob, mask in may.items() if mask & 0b011 == 0b010},
+            no={glob for glob, mask in may.items() if mask == 0b001},
+            all={glob for glob, mask in may.items() if mask == 0b010},
             some={glob for glob, mask in may.items() if mask == 0b100},
         )
 
     def _others(self, requested: str, meant: bool, fits: Fits, needed: bool) -> list[Model] | None:
         """Return models that the request means as well: globs fit some of them or all.
 
-        `None`: a glob fits one, and every text that it fits is one that no glob may fit.
+        `None`: there cannot be such models, since a text that must fit fits another glob as well.
         """
-        texts = {glob: self.texts.find((glob,), fits.no) for glob in fits.all | fits.some}
-        if "" in texts.values():
+        models: list[Model | None] = []
+        if fits.some:
+            models.append(self._other(0, requested, fits.all | fits.some, fits.no, fits.some))
+            for number, glob in enumerate(sorted(fits.some), start=1):
+                avoids = fits.no | {glob}  # a glob that fits some does not fit this one
+                models.append(self._other(number, requested, fits.all, avoids, fits.some))
+        elif not meant and (fits.all or needed):
+            models.append(self._other(0, requested, fits.all, fits.no, set()))
+        found = [model for model in models if model is not None]
+        return found if len(found) == len(models) else None
+
+    def _other(
+        self, number: int, requested: str, globs: set[str], avoids: set[str], rather: set[str]
+    ) -> Model | None:
+        """Return a model with a name for each glob; `None`: one of them has none."""
+        texts = {self.texts.find((glob,), avoids, rather - {glob}) for glob in globs}
+        own = f"another-model-{number}"
+        if any_of(avoids | rather)((own,)):
+            own = self.texts.find((), avoids, rather)
+        if not own or "" in texts:
             return None
-
-        def called(name: str, globs: set[str]) -> Model:
-            if any_of(fits.no | fits.some)((name,)):
-                name = self.texts.find((), fits.no, rather=fits.some) or name
-            return Model(ModelName(name), frozenset({requested, *(texts[glob] for glob in globs)}))
-
-        models = [called("another-model", fits.all | fits.some)] if fits.some else []
-        if not meant and (fits.all or fits.some or needed):
-            models.append(called("one-more-model", fits.all))
-        return models
+        return Model(ModelName(own), frozenset({requested, *texts}))
 
 
 class OpenSubject:
@@ -290,6 +339,12 @@ class OpenSubject:
         names = selector.names or ()
         known = TRUE if "*" in names else some(map(self._models.of, names))
         return some((known, *map(self._classes.of, selector.classes or ())))
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        yield mask & -mask
+        mask &= mask - 1
 
 
 def _unmeant(text: str) -> Asked:

@@ -271,6 +271,23 @@ WAYS = [
         id="which a rule with a bound never sees",
     ),
     pytest.param(
+        [
+            "{rules: [{name: r, route: {exclude: [{name: x, drop: {models: {names: [some-model], "
+            "classes: [some-model]}}}]}}]}"
+        ],
+        "default/p0/r/default",
+        id="whatever model is asked for first",
+    ),
+    pytest.param(
+        [
+            "{rules: [{name: r, matches: [{model: a}], route: {exclude: [" + GUARD + "]}}, "
+            "{name: s, matches: [{model: b}], route: {exclude: [{name: x, drop: {models: "
+            "{names: [b], classes: [b]}}}]}}]}"
+        ],
+        "holds",
+        id="no backend serves a model under a name that it must not have",
+    ),
+    pytest.param(
         ["{rules: [{name: r, matches: [{inputTokens: {}}], route: {}}]}"],
         "default/p0/r/default",
         id="a bound that says nothing holds for any length that is known",
