@@ -146,7 +146,7 @@ class Decider:
         parts: list[Part] = []
         for model in sorted(seen.plan.models):
             field_ = self._field(model, layout, now)
-            if not (field_.runners or field_.out):
+            if not (field_.views or field_.out):
                 continue  # providers alone serve it
             tokenized = seen.tokens[model]
             held = self._held(model, seen.request, tokenized, keys)
@@ -157,7 +157,7 @@ class Decider:
                     Facts(tokenized.count, load_tokens(seen.request, tokenized)),
                     held,
                     queues,
-                    self.recent.seconds,
+                    self.recent.column,
                     self.predictor,
                     self.pressure.beta(model, queues, now),
                 )
@@ -184,7 +184,11 @@ class Decider:
         if kept is None or kept[0] is not views or kept[1] is not layout:
             if len(self._fields) >= FIELDS:
                 self._fields.clear()
-            kept = self._fields[model] = views, layout, field_of(model, views, layout)
+            kept = self._fields[model] = (
+                views,
+                layout,
+                field_of(model, views, layout, self.predictor.class_of),
+            )
         return kept[2]
 
     def _held(

@@ -164,7 +164,13 @@ class EngineView(NamedTuple):
     @property
     def credit(self) -> float:
         """How far what the index says counts in a decision, 0 to 1."""
-        return _CREDITS.get(self.cache_state, 1.0)
+        if self.engine.events_guessed and not self.word.proven:
+            return 0.0
+        unsure = self.diverged or self.word.mispredicted
+        status = self.status
+        if unsure or (status is not None and status.events is Events.UNSURE):
+            return UNSURE_CREDIT
+        return 1.0
 
     @property
     def asleep(self) -> bool:
@@ -182,7 +188,7 @@ class EngineView(NamedTuple):
         )
 
 
-_CREDITS = {"unsure": 0.7, "unproven": 0.0}
+UNSURE_CREDIT = 0.7
 """Of an unsure engine what is said is most often right, so it still beats an unknown one."""
 
 _FOREIGN = "{}: vLLM's usual port may be another engine's, so name `kv` for this one"

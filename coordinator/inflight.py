@@ -57,7 +57,7 @@ class Queue(NamedTuple):
 
 
 EMPTY = Queue()
-_NO_PEER = EMPTY.peers
+NO_PEER = EMPTY.peers
 
 
 @dataclass(slots=True)
@@ -154,9 +154,9 @@ class InFlight:
         """Return each engine's load at this moment."""
         line_of, peers_of, queues = self._lines.get, self._peers.get, []
         for engine in engines:
-            line, peers = line_of(engine), peers_of(engine, _NO_PEER)
+            line, peers = line_of(engine), peers_of(engine, NO_PEER)
             if line is None:
-                queues.append(EMPTY if peers is _NO_PEER else Queue(peers=peers))
+                queues.append(EMPTY if peers is NO_PEER else Queue(peers=peers))
                 continue
             if line.next_due is not None and line.next_due <= now:
                 _dequeue_due(line, now)

@@ -75,6 +75,10 @@ class Predictor(Protocol):
         """Return the model that an engine's requests are predicted with."""
         ...
 
+    def class_of(self, engine: Engine) -> str:
+        """Name the engines that are predicted alike."""
+        ...
+
     def learn(self, engine: Engine, uncached: float, overlap: float, own_s: float) -> None:
         """Note how long a prefill took that the engine had begun and finished alone."""
         ...
@@ -102,6 +106,9 @@ class FixedRate:
 
     def params(self, engine: Engine) -> Params:
         return Params(0.0, 1 / self.prefill_tokens_per_s, 0.0, self.step_s)
+
+    def class_of(self, engine: Engine) -> str:
+        return ""
 
     def learn(self, engine: Engine, uncached: float, overlap: float, own_s: float) -> None:
         """Learn nothing."""
@@ -253,13 +260,13 @@ class Learned:
         self._params: dict[str, Params] = {}
 
     def params(self, engine: Engine) -> Params:
-        name = self._class(engine)
+        name = self.class_of(engine)
         if (params := self._params.get(name)) is None:
             params = self._params[name] = self._fit(name).params()
         return params
 
     def learn(self, engine: Engine, uncached: float, overlap: float, own_s: float) -> None:
-        name = self._class(engine)
+        name = self.class_of(engine)
         fit = self._fit(name)
         predicted = fit.params().own_s(uncached, overlap)
         if fit.count >= SPLIT_AFTER and engine.id not in self._apart:
@@ -274,11 +281,11 @@ class Learned:
         if predicted_s > 0 and ttft_s > 0:
             off = (ttft_s - predicted_s) / max(ttft_s, predicted_s)
             self._errors.setdefault(engine.id, Error()).note(off)
-            name = self._class(engine)
+            name = self.class_of(engine)
             self._ratios.setdefault(name, _Ratios()).note(ttft_s / predicted_s)
 
     def band(self, engine: Engine) -> Band:
-        ratios = self._ratios.get(self._class(engine)) or _Ratios()
+        ratios = self._ratios.get(self.class_of(engine)) or _Ratios()
         return Band(ratios.low, ratios.high)
 
     @property
@@ -315,7 +322,7 @@ class Learned:
                     self._fits[name] = _Fit(self._prior, self._step_s, sums, error, count)
         self._params.clear()
 
-    def _class(self, engine: Engine) -> str:
+    def class_of(self, engine: Engine) -> str:
         return self._apart.get(engine.id) or _alike(engine)
 
     def _fit(self, name: str) -> _Fit:

@@ -7,10 +7,10 @@ an engine makes it a little dearer, so that sooner or later another one computes
 The memory fades by decisions, not by seconds: a slow stream is spread like a fast one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.engines import Engine
+from coordinator.engines import Engine, EngineView
 from lineside.ids import EngineId, GroupId
 
 MEMORY = 500
@@ -44,6 +44,19 @@ class RecentWork:
         if of.weight > _FULL:
             of.sums = {name: total / of.weight for name, total in of.sums.items()}
             of.weight = 1.0
+
+    def column(self, views: Sequence[EngineView]) -> list[float]:
+        """Return the recent work of engines, mostly of one group."""
+        group, sums, weight = None, dict[EngineId, float](), 1.0
+        seconds = []
+        for view in views:
+            engine = view[0]
+            if engine.group != group:
+                group = engine.group
+                of = self._groups.get(group) or _Group()
+                sums, weight = of.sums, of.weight
+            seconds.append(sums.get(engine.id, 0.0) / weight)
+        return seconds
 
     def seconds(self, engine: Engine) -> float:
         """Return an engine's recent work."""

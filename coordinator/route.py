@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from coordinator.candidates import Candidate
 from coordinator.engines import Engine, EngineView
-from coordinator.inflight import Queue
+from coordinator.inflight import NO_PEER, Queue
 from coordinator.predict import Params, Predictor
 from coordinator.recent import SHARE
 from coordinator.targets import Layout
@@ -57,38 +57,51 @@ class Held(NamedTuple):
     """By our own decisions, in gpu, whatever the index says (yet)."""
 
 
-class Runner(NamedTuple):
-    """An engine in the running, and its place in the inventory. `block` 0: its cache is unknown."""
+class Kind(NamedTuple):
+    """What a prediction needs to know of an engine beside its cache. Engines are of few kinds."""
 
-    place: int
-    view: EngineView
-    engine: Engine
     block: int
+    """Tokens in a block; 0: nothing can be said of its cache."""
     credit: float
     """How far what the index says of it counts."""
+    engine: Engine
+    """One of them, to ask the predictor about."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What follows from the engines' views alone, worked out once for all who see the same."""
+    """What follows from the engines' views alone, worked out once for all who see the same.
+
+    The sequences have one entry for each engine in the running.
+    """
 
     model: ModelName
-    runners: tuple[Runner, ...]
+    views: tuple[EngineView, ...]
     engines: tuple[EngineId, ...]
-    """Of the runners."""
+    places: tuple[int, ...]
+    """In the inventory."""
+    kinds: tuple[int, ...]
+    """Places in `kind_of`."""
+    kind_of: tuple[Kind, ...]
     at: Mapping[int, int]
-    """From a place in the inventory to the runner's number."""
+    """From a place in the inventory to a number in the sequences."""
     out: tuple[tuple[int, EngineView, str], ...]
     """The others: place, view, and why."""
 
 
-def field_of(model: ModelName, views: Iterable[EngineView], layout: Layout) -> Field:
+def field_of(
+    model: ModelName,
+    views: Iterable[EngineView],
+    layout: Layout,
+    class_of: Callable[[Engine], str],
+) -> Field:
     """Return which engines are in the running for a model.
 
     Failing engines are used where there are no others: what may fail beats what surely does.
+    `class_of` names engines that are predicted alike.
     """
-    runners: list[Runner] = []
-    failing: list[Runner] = []
+    running: list[tuple[int, EngineView]] = []
+    failing: list[tuple[int, EngineView]] = []
     out: list[tuple[int, EngineView, str]] = []
     for view in views:
         place = layout.place(view.engine.id, model)
@@ -97,17 +110,28 @@ def field_of(model: ModelName, views: Iterable[EngineView], layout: Layout) -> F
         if view.away or view.asleep:
             out.append((place, view, "away" if view.away else "asleep"))
         else:
-            block = (view.block_size or UNIT) if view.cache_usable else 0
-            runner = Runner(place, view, view.engine, block, view.credit)
-            (failing if view.failing else runners).append(runner)
-    if runners:
-        out += [(runner.place, runner.view, "failing") for runner in failing]
-    runners = runners or failing
+            (failing if view.failing else running).append((place, view))
+    if running:
+        out += [(place, view, "failing") for place, view in failing]
+    running = running or failing
+    kinds: dict[tuple[int, float, str], int] = {}
+    kind_of: list[Kind] = []
+    numbers = []
+    for _, view in running:
+        block = (view.block_size or UNIT) if view.cache_usable else 0
+        key = block, view.credit, class_of(view.engine)
+        if key not in kinds:
+            kinds[key] = len(kind_of)
+            kind_of.append(Kind(block, view.credit, view.engine))
+        numbers.append(kinds[key])
     return Field(
         model,
-        tuple(runners),
-        tuple(runner.engine.id for runner in runners),
-        {runner.place: number for number, runner in enumerate(runners)},
+        tuple(view for _, view in running),
+        tuple(view.engine.id for _, view in running),
+        tuple(place for place, _ in running),
+        tuple(numbers),
+        tuple(kind_of),
+        {place: number for number, (place, _) in enumerate(running)},
         tuple(out),
     )
 
@@ -134,12 +158,12 @@ class Part:
         self, number: int, stage: str = "", dropped_by: str = "", why: str = ""
     ) -> Candidate:
         """Return a runner as the decision saw it."""
-        runner, prompt = self.field.runners[number], self.facts.prompt_tokens
+        view, prompt = self.field.views[number], self.facts.prompt_tokens
         overlap, ahead = self.overlap[number], self.ahead[number]
         return Candidate(
-            target=runner.engine,
+            target=view.engine,
             model=self.field.model,
-            view=runner.view,
+            view=view,
             overlap_tokens=overlap,
             speculative_tokens=ahead,
             uncached_tokens=None if prompt is None else prompt - overlap - ahead,
@@ -156,7 +180,7 @@ class Part:
 
     def value(self, measure: Measure, number: int) -> float | None:
         """Return one measurement of a runner; `None`: not known."""
-        prompt, load = self.facts.prompt_tokens, self.field.runners[number].view.load
+        prompt, load = self.facts.prompt_tokens, self.field.views[number].load
         match measure:
             case Measure.PREDICTED_TTFT:
                 return None if prompt is None else self.wait_s[number] + self.own_s[number]
@@ -174,7 +198,7 @@ class Part:
             case Measure.KV_CACHE_USAGE:
                 return load.kv_cache_usage if load else None
             case Measure.FRESHNESS:
-                return self.field.runners[number].view.heard_age_s
+                return self.field.views[number].heard_age_s
             case _:
                 return None
 
@@ -184,69 +208,84 @@ def measure(
     facts: Facts,
     held: Held,
     queues: Sequence[Queue],
-    recent_of: Callable[[Engine], float],
+    recent_of: Callable[[Sequence[EngineView]], Sequence[float]],
     predictor: Predictor,
     beta: float,
 ) -> Part:
-    """Predict what a request is to each runner of a field.
+    """Predict what a request is to each engine of a field.
 
-    `queues` are the runners'. `recent_of` returns the seconds of work that an engine was given
-    lately. `beta` weighs the request's own prefill as a delay for those that come after it.
+    `queues` are the engines'. `recent_of` returns the seconds of work that each was given lately.
+    `beta` weighs the request's own prefill as a delay for those that come after it.
     """
-    # What was counts as far as nothing is: queues say it better while there are any.
-    idle = sum(not queue.outstanding for queue in queues) / max(1, len(queues))
-    recent = [SHARE * idle * recent_of(runner.engine) for runner in field.runners] if idle else None
     overlap, ahead, own_s = _own(field, facts, held, predictor)
-    wait_s, outstanding = [queue.wait_s for queue in queues], [queue[0] for queue in queues]
+    outstanding, wait_s = [queue[0] for queue in queues], [queue[2] for queue in queues]
+    # What was counts as far as nothing is: queues say it better while there are any.
+    idle = outstanding.count(0) / max(1, len(outstanding))
     for number, queue in enumerate(queues):
-        if peers := queue.peers.outstanding:
-            outstanding[number] += peers
-            params = predictor.params(field.runners[number].engine)
-            wait_s[number] += params.own_s(queue.peers.queued_tokens, 0)
+        if (peers := queue[3]) is not NO_PEER:
+            outstanding[number] += peers.outstanding
+            params = predictor.params(field.views[number].engine)
+            wait_s[number] += params.own_s(peers.queued_tokens, 0)
     weight = 1 + beta
     cost = [
         wait + weight * own + OUTSTANDING_S * many
         for wait, own, many in zip(wait_s, own_s, outstanding, strict=True)
     ]
-    if recent:
+    recent = None
+    if idle:
+        share = SHARE * idle
+        recent = [share * seconds for seconds in recent_of(field.views)]
         cost = [each + more for each, more in zip(cost, recent, strict=True)]
     return Part(field, facts, queues, overlap, ahead, own_s, wait_s, outstanding, recent, cost)
 
 
 def _own(
     field: Field, facts: Facts, held: Held, predictor: Predictor
-) -> tuple[list[int], list[int], list[float]]:
-    """Return each runner's overlap, what is on its way, and its own prefill. The hot loop."""
-    load, prompt = facts.load_tokens, facts.prompt_tokens
+) -> tuple[Sequence[int], Sequence[int], Sequence[float]]:
+    """Return each engine's overlap, what is on its way, and its own prefill. The hot loop.
+
+    Engines of a kind that hold as much are alike, so each likeness is worked out once.
+    """
+    indexed, claimed = held.indexed.get, held.claimed.get
+    if held.claimed:
+        likenesses = [
+            (kind, indexed(name), claimed(name))
+            for kind, name in zip(field.kinds, field.engines, strict=True)
+        ]
+    else:
+        likenesses = [
+            (kind, indexed(name), None)
+            for kind, name in zip(field.kinds, field.engines, strict=True)
+        ]
+    params = [predictor.params(kind.engine) for kind in field.kind_of]
+    worked_out = {
+        like: _worked_out(field.kind_of[like[0]], params[like[0]], facts, like[1], like[2])
+        for like in set(likenesses)
+    }
+    if not likenesses:
+        return (), (), ()
+    overlaps, aheads, owns = zip(*[worked_out[like] for like in likenesses], strict=True)
+    return overlaps, aheads, owns
+
+
+def _worked_out(
+    kind: Kind, params: Params, facts: Facts, units: Units | None, claim: int | None
+) -> tuple[int, int, float]:
+    """Return overlap, what is on its way, and the seconds of the request's own prefill."""
+    load, prompt, block = facts.load_tokens, facts.prompt_tokens, kind.block
     # Tokens before a picture are matched although the prompt's length is only estimated. The last
     # token is computed in any case.
     limit = max(0, (load if prompt is None else prompt) - 1)
-    indexed, claimed = held.indexed.get, held.claimed.get
-    overlaps, aheads, owns = [], [], []
-    params_of, cold = predictor.params, dict[Params, float]()
-    for _, _, engine, block, credit in field.runners:
-        params = params_of(engine)
-        units, claim = indexed(engine.id), claimed(engine.id)
-        if not block or (units is None and claim is None):
-            own = cold.get(params)
-            if own is None:
-                own = cold[params] = params.own_s(load, 0)
-            overlaps.append(0)
-            aheads.append(0)
-            owns.append(own)
-            continue
-        overlap, ahead, worth = 0, 0, 0.0
-        if units:
-            overlap, worth = _cached(units, block, limit)
-            worth *= credit
-        if claim:
-            reach = min(claim * UNIT, limit) // block * block
-            if reach > overlap:
-                ahead, worth = reach - overlap, float(reach)
-        overlaps.append(overlap)
-        aheads.append(ahead)
-        owns.append(params.own_s(load - worth if worth < load else 0.0, overlap + ahead))
-    return overlaps, aheads, owns
+    overlap, ahead, worth = 0, 0, 0.0
+    if block and units:
+        overlap, worth = _cached(units, block, limit)
+        worth *= kind.credit
+    if block and claim:
+        reach = min(claim * UNIT, limit) // block * block
+        if reach > overlap:
+            ahead, worth = reach - overlap, float(reach)
+    own_s = params.own_s(load - worth if worth < load else 0.0, overlap + ahead)
+    return overlap, ahead, own_s
 
 
 def _cached(units: Units, block: int, limit: int) -> tuple[int, float]:

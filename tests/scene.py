@@ -64,7 +64,7 @@ def decided(
     layout = layout_of(views)
     plan = compile_(policies).bind(layout.inventory).plan(RequestFacts(model=MODEL), {})
     assert not isinstance(plan, Denied)
-    field = field_of(MODEL, views, layout)
+    field = field_of(MODEL, views, layout, predictor.class_of)
     part = measure(
         field,
         Facts(prompt, load_tokens=1000 if prompt is None else prompt),
@@ -73,7 +73,7 @@ def decided(
             {EngineId(name): units for name, units in (ahead or {}).items()},
         ),
         [(queues or {}).get(engine, EMPTY) for engine in field.engines],
-        recent,
+        lambda views: [recent(view.engine) for view in views],
         predictor,
         BETA,
     )

@@ -1,6 +1,6 @@
 """Policies: from a request's facts to ranked targets. Compiling and binding them beside it.
 
-    python bench/policies.py [--json FILE]
+    python bench/policy.py [--json FILE]
 
 Prints one table; `bench/README.md` says what each row means. Seeds are fixed.
 """
@@ -18,8 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-
-sys.path.remove(str(Path(__file__).parent))  # or this file would be the package it measures
 
 import msgspec
 import yaml
