@@ -24,6 +24,7 @@ _PLACES: dict[str, Where] = {
     "/v1/chat/completions": "generation",
     "/v1/completions": "generation",
     "/metrics": "metrics",
+    "/tokenize": "tokenize",
     "/health": "health",
     "/ping": "health",
 }

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from lineside.clock import Clock
 
-Where = Literal["all", "generation", "metrics", "health"]
+Where = Literal["all", "generation", "metrics", "health", "tokenize"]
 _Positive = Annotated[float, Meta(gt=0)]
 _Count = Annotated[int, Meta(ge=1)]
 _Natural = Annotated[int, Meta(ge=0)]

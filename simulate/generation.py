@@ -154,6 +154,7 @@ class Generation:
                 body.messages or [],
                 tools=body.tools,
                 add_generation_prompt=body.add_generation_prompt,
+                continue_final_message=body.continue_final_message,
                 options=body.chat_template_kwargs,
             )
         except BadTemplate as error:

@@ -40,6 +40,7 @@ class Tokenizer:
         self.eos: int | None = self._tokenizer.token_to_id(self._special.get("eos_token", ""))
         source = (folder / "chat_template.jinja").read_text()
         self._takes_parts = bool(_LOOPS_OVER_CONTENT.search(source))
+        self._knows_developers = "developer" in source
         self._template = _environment().from_string(source)
 
     def encode(self, text: str) -> list[int]:
@@ -62,19 +63,26 @@ class Tokenizer:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the prompt of a chat. Raises `BadTemplate`."""
-        plain = [{k: v for k, v in message.items() if v is not None} for message in messages]
-        if not self._takes_parts:
-            plain = [
-                {**m, "content": _joined(m["content"])} if "content" in m else m for m in plain
-            ]
+        plain: list[Mapping[str, Any]] = [
+            {k: v for k, v in message.items() if v is not None} for message in messages
+        ]
+        plain = [
+            m if self._takes_parts and m.get("role") != "tool" else _with_text(m) for m in plain
+        ]
+        if not self._knows_developers and any(m.get("role") == "developer" for m in plain):
+            plain = _instructed(plain)
+        if continue_final_message:
+            plain = [*plain[:-1], _marked(plain[-1])]
         names = {**self._special, **(options or {})}
         names |= {"messages": plain, "tools": tools, "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render(names)
-        except (jinja2.TemplateError, TypeError) as error:
+            text = self._template.render(names)
+            return text[: text.rindex(_MARK)] if continue_final_message else text
+        except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise BadTemplate(str(error)) from error
 
 
@@ -132,6 +140,29 @@ def _is_stable(tokenizer: Tokenizer, text: str, token: int) -> bool:
 def _text(config: Mapping[str, Any], name: str) -> str | None:
     value = config.get(name)
     return value["content"] if isinstance(value, dict) else value
+
+
+_MARK = "<the final message ends here>"
+
+
+def _marked(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the final message with a mark where its text ends, so that the prompt can stop."""
+    content = message.get("content", "")
+    if isinstance(content, str):
+        return {**message, "content": content + _MARK}
+    return {**message, "content": [*content, {"type": "text", "text": _MARK}]}
+
+
+def _instructed(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return a chat whose developers' and system messages are one, at its start, as vLLM does."""
+    leads = [m for m in messages if m.get("role") in ("system", "developer")]
+    texts = [text for m in leads if (text := _joined(m.get("content", "")))]
+    rest = [m for m in messages if m.get("role") not in ("system", "developer")]
+    return [{"role": "system", "content": "\n\n".join(texts)}, *rest]
+
+
+def _with_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**message, "content": _joined(message["content"])} if "content" in message else message
 
 
 def _joined(content: Any) -> Any:
