@@ -47,11 +47,22 @@ class FakeEngine:
     def __init__(self) -> None:
         self.answer: Answer = truly
         self.asked = 0
+        self.renders = False
+        self.rendered: list[dict[str, Any]] = []
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked += 1
         return await self.answer(await request.json())
+
+    async def render(self, request: web.Request) -> web.StreamResponse:
+        """Answer as `/v1/…/render` does, or as an engine without it."""
+        if not self.renders:
+            return web.json_response({"error": {}}, status=403)
+        body = await request.json()
+        self.rendered.append(body)
+        answer = {"token_ids": ids_of(body), "model": body["model"]}
+        return web.json_response(answer if "messages" in body else [answer])
 
     def engine(self, tokenizer: str | None = None) -> Engine:
         endpoint = self.url.removeprefix("http://")
@@ -66,10 +77,14 @@ class FakeEngine:
         )
 
 
-async def truly(body: dict[str, Any]) -> web.Response:
+def ids_of(body: dict[str, Any]) -> list[int]:
     api = Api.OPENAI_CHAT if "messages" in body else Api.OPENAI_COMPLETIONS
     packed = LOADED.tokens(request(api, body))
-    ids = [int.from_bytes(packed[at : at + 4], "little") for at in range(0, len(packed), 4)]
+    return [int.from_bytes(packed[at : at + 4], "little") for at in range(0, len(packed), 4)]
+
+
+async def truly(body: dict[str, Any]) -> web.Response:
+    ids = ids_of(body)
     return web.json_response({"tokens": ids, "count": len(ids), "max_model_len": 1024})
 
 
@@ -129,6 +144,8 @@ async def serving() -> AsyncIterator[FakeEngine]:
     fake = FakeEngine()
     app = web.Application()
     app.router.add_post("/tokenize", fake.handle)
+    app.router.add_post("/v1/chat/completions/render", fake.render)
+    app.router.add_post("/v1/completions/render", fake.render)
     runner = web.AppRunner(app, shutdown_timeout=0.01)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -336,3 +353,123 @@ async def test_an_engine_without_a_directory_has_nothing_to_verify(
     assert await tokens.verify(fake.engine()) is Check.NO_TOKENIZER
     assert await tokens.verify(fake.engine(str(tmp_path))) is Check.NO_TOKENIZER
     assert (await tokens.of(chat(), [fake.engine(str(tmp_path))])) == by_engine("unloadable")
+
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+async def test_an_engine_that_renders_is_asked_there(tokens: Tokens, fake: FakeEngine) -> None:
+    fake.renders = True
+    engine = fake.engine()
+    assert await tokens.verify(engine) is Check.NO_TOKENIZER
+    probed = len(fake.rendered)
+    asked = chat(priority=7, stream=True)
+    assert await tokens.of(asked, [engine]) == by_engine("no_tokenizer")
+    assert await tokens.of(TEXT, [engine]) == by_engine("no_tokenizer", STATEMENT)
+    assert fake.asked == 0
+    sent = fake.rendered[probed]
+    assert (sent["stream"], sent.get("priority")) == (True, None), "the request as it will be sent"
+
+
+async def test_an_engine_that_renders_no_more_is_asked_as_the_others(
+    tokens: Tokens, fake: FakeEngine
+) -> None:
+    fake.renders = True
+    engine = fake.engine()
+    await tokens.verify(engine)
+    fake.renders = False
+    assert await tokens.of(chat(), [engine]) == by_engine("no_tokenizer")
+    assert fake.asked == 1
+    assert tokens.open_breakers() == []
+
+
+async def test_tools_that_must_not_be_chosen_are_for_the_render_endpoint_to_judge(
+    tokens: Tokens, fake: FakeEngine
+) -> None:
+    """A flag of the engine hides them from the prompt; `/tokenize` cannot be asked about it."""
+    engine = fake.engine(MODEL)
+    await tokens.verify(engine)
+    hidden = chat(tools=[TOOL], tool_choice="none")
+    asked = fake.asked
+    assert await tokens.of(hidden, [engine]) == unknown("tool_choice")
+    assert fake.asked == asked
+    fake.renders = True
+    await tokens.verify(engine)
+    assert await tokens.of(hidden, [engine]) == by_engine("tool_choice")
+    shown = await tokens.of(chat(tools=[TOOL], tool_choice="auto"), [engine])
+    assert (shown.state, shown.reason) == (TokenState.EXACT, "local")
+
+
+async def test_a_doubtful_tokenizer_counts_once_an_engine_has_confirmed_it(
+    tokens: Tokens, fake: FakeEngine, tmp_path: Path
+) -> None:
+    for name in ("tokenizer.json", "chat_template.jinja"):  # and no word about the class
+        (tmp_path / name).symlink_to(f"{MODEL}/{name}")
+    engine = fake.engine(str(tmp_path))
+    await tokens.load(str(tmp_path))
+    assert await tokens.of(chat(), [engine]) == by_engine("unconfirmed")
+    assert await tokens.verify(engine) is Check.SAME
+    assert await tokens.of(chat(), [engine]) == Tokenized(TokenState.EXACT, "local", HELLO, 15)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param({"tekken.json": "{}"}, id="no tokenizer.json"),
+        pytest.param({"tekken.json": "{}", "tokenizer.json": None}, id="and tokenizer.json"),
+        pytest.param(
+            {"tokenizer.json": None, "tokenizer_config.json": None}, id="without a chat template"
+        ),
+    ],
+)
+async def test_a_tokenizer_in_mistrals_way_is_left_to_the_engine(
+    tokens: Tokens, fake: FakeEngine, tmp_path: Path, files: dict[str, str | None]
+) -> None:
+    for name, content in files.items():
+        path = tmp_path / name
+        path.symlink_to(f"{MODEL}/{name}") if content is None else path.write_text(content)
+    await tokens.load(str(tmp_path))
+    answered = await tokens.of(chat(), [fake.engine(str(tmp_path))])
+    assert (answered.state, answered.packed) == (TokenState.ENGINE, HELLO)
+
+
+async def test_an_engine_that_could_not_be_compared_is_asked_again(
+    fake: FakeEngine,
+) -> None:
+    clock = WaitingClock()
+    engine = fake.engine(MODEL)
+    fake.answer = with_status(404)
+    async with tokens_with(clock, budget_s=5.0) as tokens, asyncio.TaskGroup() as group:
+        verifying = group.create_task(tokens.keep_verified(engine))
+        await clock.asleep.wait()
+        assert tokens.checks()[engine.id][Api.OPENAI_CHAT] is Check.UNVERIFIED
+        fake.answer = truly
+        clock.now += OPEN_S
+        clock.wake.set()
+        await verifying
+        assert tokens.checks()[engine.id][Api.OPENAI_CHAT] is Check.SAME
+
+
+async def test_an_engine_that_left_is_not_asked_again(fake: FakeEngine) -> None:
+    clock = WaitingClock()
+    fake.answer = with_status(404)
+    async with tokens_with(clock, budget_s=5.0) as tokens, asyncio.TaskGroup() as group:
+        verifying = group.create_task(tokens.keep_verified(fake.engine(MODEL)))
+        await clock.asleep.wait()
+        tokens.forget(fake.engine().id)
+        asked = fake.asked
+        clock.wake.set()
+        await verifying
+        assert fake.asked == asked
+
+
+class WaitingClock(ManualClock):
+    """Sleeps until it is woken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asleep, self.wake = asyncio.Event(), asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        self.asleep.set()
+        await self.wake.wait()
