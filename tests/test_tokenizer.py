@@ -69,6 +69,94 @@ def test_both_encoders_give_the_same_tokens(tmp_path: Path) -> None:
         assert slow.tokens(asked) == LOADED.tokens(asked)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(unit * (20_000 // len(unit)), id=name)
+        for name, unit in {
+            "spaces": " ",
+            "lines": "\n",
+            "letters": "a",
+            "dots": ".",
+            "digits": "7",
+            "no-break spaces": "\u00a0",
+            "marks": "e\u0301",
+            "joiners": "\u200d",
+            "emoji": "\U0001f469\u200d\U0001f527",
+            "special tokens": "<|im_end|>",
+            "cut special tokens": "<|im_",
+            "nulls": "\0",
+        }.items()
+    ],
+)
+def test_texts_written_to_be_slow_are_encoded_alike(text: str, slow: Tokenizer) -> None:
+    asked = request(Api.OPENAI_COMPLETIONS, {"model": "m", "prompt": text})
+    assert slow.tokens(asked) == LOADED.tokens(asked)
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return slow_copy(tmp_path_factory.mktemp("slow"))
+
+
+@pytest.mark.parametrize(
+    ("config", "doubt"),
+    [
+        pytest.param({"tokenizer_class": "TokenizersBackend"}, "", id="as it is"),
+        pytest.param({"tokenizer_class": "PreTrainedTokenizerFast"}, "", id="as it was called"),
+        pytest.param(
+            {"tokenizer_class": "LlamaTokenizerFast"},
+            "engines may rebuild the tokenizer by its class",
+            id="a class that splits in its own way",
+        ),
+        pytest.param({}, "engines may rebuild the tokenizer by its class", id="no word about it"),
+        pytest.param(
+            {"tokenizer_class": "Qwen2Tokenizer"},
+            "engines may rebuild the tokenizer by its class",
+            id="Qwen's class, and another splitter",
+        ),
+        pytest.param(
+            {"tokenizer_class": "TokenizersBackend", "split_special_tokens": True},
+            "special tokens are split when they stand in a text",
+            id="special tokens are text",
+        ),
+        pytest.param(
+            {"tokenizer_class": "X", "auto_map": {"AutoTokenizer": ["x.X", None]}},
+            "the model brings code of its own for tokenizing",
+            id="code of its own",
+        ),
+        pytest.param(
+            {
+                "tokenizer_class": "TokenizersBackend",
+                "added_tokens_decoder": {"1": {"content": "<|im_start|>", "lstrip": True}},
+            },
+            "tokenizer_config.json describes other added tokens than tokenizer.json",
+            id="another flag of a token",
+        ),
+        pytest.param(
+            {
+                "tokenizer_class": "TokenizersBackend",
+                "added_tokens_decoder": {"1": {"content": "<|im_start|>", "normalized": False}},
+            },
+            "",
+            id="the same token",
+        ),
+    ],
+)
+def test_what_engines_may_read_otherwise_is_doubted(
+    tmp_path: Path, config: dict[str, Any], doubt: str
+) -> None:
+    (tmp_path / "tokenizer.json").symlink_to(MODEL / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert Tokenizer.load(str(tmp_path)).doubt == doubt
+
+
+def test_a_file_that_engines_may_prefer_is_doubted(tmp_path: Path) -> None:
+    shutil.copytree(MODEL, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "tekken.json").write_text("{}")
+    assert Tokenizer.load(str(tmp_path)).doubt == "engines may read tekken.json instead"
+
+
 def slow_copy(directory: Path) -> Tokenizer:
     """Load the model with a detail that fastokens does not know and that changes nothing."""
     shutil.copytree(MODEL, directory, dirs_exist_ok=True)
@@ -145,6 +233,13 @@ def test_half_a_surrogate_pair_is_not_tokenized(tmp_path: Path) -> None:
     with pytest.raises(NotRendered) as raised:
         Tokenizer.load(str(tmp_path)).tokens(request(Api.OPENAI_CHAT, body))
     assert raised.value.reason is Reason.REFUSED
+
+
+def test_nothing_is_encoded_out_of_time() -> None:
+    asked = request(Api.OPENAI_COMPLETIONS, {"model": "m", "prompt": "x"})
+    with pytest.raises(NotRendered) as raised:
+        LOADED.tokens(asked, seconds=-1.0)
+    assert raised.value.reason is Reason.TOO_SLOW
 
 
 def test_an_oversized_prompt_is_not_encoded() -> None:

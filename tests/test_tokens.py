@@ -17,6 +17,7 @@ from coordinator.loading import RELOAD_AFTER_S, SourceState
 from coordinator.probes import probes
 from coordinator.tokenizer import Tokenizer
 from coordinator.tokens import (
+    LONG_BYTES,
     Reason,
     Tokenized,
     Tokens,
@@ -106,6 +107,17 @@ async def test_a_large_text_is_tokenized_in_the_pool(tokens: Tokens) -> None:
     tokenized = await tokens.of(large, [engine(None), engine()])
     expected = LOADED.tokens(large)
     assert tokenized == Tokenized(EXACT, "unverified", expected, len(expected) // 4)
+
+
+async def test_one_very_long_text_at_a_time_leaves_a_thread_for_the_rest(tokens: Tokens) -> None:
+    await tokens.load(MODEL)
+    long, large = chat(" " * LONG_BYTES), chat("list " * 20_000)
+    engines = [engine()]
+    asked = (tokens.of(each, engines) for each in (long, long, large))
+    first, second, third = await asyncio.gather(*asked)
+    assert (first.state, third.state) == (EXACT, EXACT)
+    assert second == Tokenized(UNKNOWN, "busy")
+    assert (await tokens.of(long, engines)).state is EXACT
 
 
 async def test_out_of_budget_a_request_has_no_tokens(clock: ManualClock) -> None:
