@@ -320,7 +320,7 @@ class Worker:
 
     def _verdict(self) -> tuple[Events, str]:
         if not self.engine.events:
-            return Events.NONE, "the engine publishes no events"
+            return Events.NONE, "the engine publishes no KV events"
         if self._unreachable:
             return Events.UNUSABLE, self._unreachable
         if self._holdings.residency.unusable:

@@ -69,23 +69,29 @@ class Record:
     outcome: Outcome = field(default_factory=Outcome)
 
     @property
+    def _predicted(self) -> Candidate | None:
+        """The serving engine, where anything was predicted of its cache.
+
+        Not without the prompt's tokens, and not of an engine of whose cache nothing is known: to
+        say nothing is not to say that it holds nothing.
+        """
+        of = self.served_by
+        if of is None or of.uncached_tokens is None or not self.comparable:
+            return None
+        return of if of.view is not None and of.view.cache_usable else None
+
+    @property
     def predicted_cached_tokens(self) -> int | None:
-        """What the engine should report at least, by the index; `None` without the prompt's tokens.
+        """What the engine should report at least, by the index; `None`: nothing was predicted.
 
         Our own decisions in flight are left out: they would hide an index that says nothing.
         """
-        candidate = self.served_by
-        if candidate is None or candidate.uncached_tokens is None or not self.comparable:
-            return None
-        return candidate.overlap_tokens
+        return None if (of := self._predicted) is None else of.overlap_tokens
 
     @property
     def speculative_tokens(self) -> int | None:
         """What the engine may report beyond that, since a request before this one computes it."""
-        candidate = self.served_by
-        if candidate is None or candidate.uncached_tokens is None or not self.comparable:
-            return None
-        return candidate.speculative_tokens
+        return None if (of := self._predicted) is None else of.speculative_tokens
 
     @property
     def excused_tokens(self) -> int:

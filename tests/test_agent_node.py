@@ -374,7 +374,7 @@ async def test_an_engine_without_events_says_so() -> None:
     async with running() as bench:
         await bench.assign(engine(events=""))
         assert bench.sources == []
-        assert bench.status() == Status(Events.NONE, "the engine publishes no events")
+        assert bench.status() == Status(Events.NONE, "the engine publishes no KV events")
 
 
 async def test_an_endpoint_that_cannot_be_opened_is_tried_again() -> None:

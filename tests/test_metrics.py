@@ -1,5 +1,7 @@
 """Metrics follow the records, and what is scraped has the names that dashboards use."""
 
+from dataclasses import replace
+
 from prometheus_client import CollectorRegistry
 
 from coordinator.attempts import Attempt, Repeat
@@ -17,15 +19,17 @@ ENGINE = Engine(
     group=GroupId("g"),
     models=(ServedModel(ModelName("m")),),
     node=NodeId("n"),
+    events="tcp://a:5557",
 )
+KNOWN = EngineView(ENGINE, heard_age_s=0.1, digest_live=True)
 
 
-def finished() -> Record:
+def finished(view: EngineView = KNOWN) -> Record:
     record = Record(id="1", at=0.0, request_id="r", tenant=TenantId("t"), api="openai-chat")
     record.served_by = Candidate(
         ENGINE,
         ModelName("m"),
-        EngineView(ENGINE),
+        view,
         overlap_tokens=96,
         uncached_tokens=30,
         own_s=0.2,
@@ -60,6 +64,17 @@ def test_a_finished_request_pairs_prediction_and_outcome() -> None:
         ("lineside_cached_tokens_total", "reported"): 64,
         ("lineside_cached_tokens_error_total", "too_many"): 32,
     }
+
+
+def test_of_an_engine_whose_cache_is_unknown_nothing_was_predicted() -> None:
+    registry = CollectorRegistry()
+    record = finished(EngineView(replace(ENGINE, events="")))
+    Metrics(registry).ended(record)
+    assert (record.predicted_cached_tokens, record.speculative_tokens) == (None, None)
+    counted = ("lineside_cached_tokens_total", "lineside_cached_tokens_error_total")
+    for family in registry.collect():
+        for sample in family.samples:
+            assert not (sample.name in counted and sample.value)
 
 
 def test_a_failure_is_counted_by_its_reason() -> None:

@@ -44,8 +44,8 @@ async def test_a_chat_comes_back_as_the_engine_gave_it() -> None:
             "predicted_ttft_s": None,
             "cached_tokens": 32,
             "partial": False,
-            "predicted_cached_tokens": 0,
-            "speculative_tokens": 0,
+            "predicted_cached_tokens": None,  # no agent has said what the engine holds
+            "speculative_tokens": None,
             "prompt_tokens": 100,
             "completion_tokens": 5,
             "duration_s": None,
