@@ -17,7 +17,18 @@ from coordinator.overlay import STRIDE, Overlay
 from coordinator.predict import Predictor
 from coordinator.pressure import Pressure
 from coordinator.recent import RecentWork
-from coordinator.route import Decision, Facts, Field, Held, Part, Units, decide, field_of, measure
+from coordinator.route import (
+    OUTSTANDING_S,
+    Decision,
+    Facts,
+    Field,
+    Held,
+    Part,
+    Units,
+    decide,
+    field_of,
+    measure,
+)
 from coordinator.rules import Bench, Rules, Saturated
 from coordinator.targets import Layout
 from coordinator.tokens import Tokenized, TokenState
@@ -100,6 +111,7 @@ class Decider:
     recent: RecentWork
     predictor: Predictor
     pressure: Pressure = field(default_factory=Pressure)
+    outstanding_s: float = OUTSTANDING_S
     clock: Clock
     rng: random.Random
     secret: bytes = field(repr=False)
@@ -160,6 +172,7 @@ class Decider:
                     self.recent.column,
                     self.predictor,
                     self.pressure.beta(model, queues, now),
+                    self.outstanding_s,
                 )
             )
         return decide(seen.plan, parts, layout, self.rng), keys

@@ -211,11 +211,13 @@ def measure(
     recent_of: Callable[[Sequence[EngineView]], Sequence[float]],
     predictor: Predictor,
     beta: float,
+    outstanding_s: float = OUTSTANDING_S,
 ) -> Part:
     """Predict what a request is to each engine of a field.
 
     `queues` are the engines'. `recent_of` returns the seconds of work that each was given lately.
-    `beta` weighs the request's own prefill as a delay for those that come after it.
+    `beta` weighs the request's own prefill as a delay for those that come after it, and
+    `outstanding_s` is the cost of each request in flight.
     """
     overlap, ahead, own_s = _own(field, facts, held, predictor)
     outstanding, wait_s = [queue[0] for queue in queues], [queue[2] for queue in queues]
@@ -228,7 +230,7 @@ def measure(
             wait_s[number] += params.own_s(peers.queued_tokens, 0)
     weight = 1 + beta
     cost = [
-        wait + weight * own + OUTSTANDING_S * many
+        wait + weight * own + outstanding_s * many
         for wait, own, many in zip(wait_s, own_s, outstanding, strict=True)
     ]
     recent = None

@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 BLOCK_TOKENS = 512
 
@@ -40,9 +41,10 @@ def _request(line: str | bytes, number: int) -> TraceRequest:
         raise BadTrace(f"line {number} is not JSON") from None
     if not isinstance(said, dict):
         raise BadTrace(f"line {number} is not an object")
-    numbers = [said.get(name) for name in ("timestamp", "input_length", "output_length")]
+    names = ("timestamp", "input_length", "output_length")
+    numbers = [n for name in names if (n := _number(said.get(name))) is not None]
     blocks = said.get("hash_ids")
-    if not all(isinstance(n, int | float) and n >= 0 for n in numbers):
+    if len(numbers) < len(names):
         raise BadTrace(
             f"line {number} needs numbers `timestamp` (ms), `input_length`, `output_length`"
         )
@@ -52,6 +54,10 @@ def _request(line: str | bytes, number: int) -> TraceRequest:
     if not 0 <= len(blocks) * BLOCK_TOKENS - tokens < BLOCK_TOKENS or not tokens:
         raise BadTrace(f"line {number}: {len(blocks)} blocks do not hold {tokens} tokens")
     return TraceRequest(at_ms / 1000, int(tokens), max(1, int(output)), tuple(blocks))
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and 0 <= value < 1e15 else None
 
 
 def spread_ticks(requests: Sequence[TraceRequest], rng: random.Random) -> list[TraceRequest]:

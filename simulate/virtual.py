@@ -6,9 +6,11 @@ engines takes seconds. Pure; whoever drives it owns the time.
 """
 
 import heapq
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
 
 from simulate.core import Speeds
 from simulate.traces import BLOCK_TOKENS, TraceRequest
@@ -26,6 +28,9 @@ class Size:
     max_num_batched_tokens: int = 8192
 
 
+USUAL, ROOMY = Speeds(), Size()
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """One request on its way. `id` is its place in the trace. Written by the engine alone."""
@@ -41,6 +46,18 @@ class Job:
     """Leading blocks of the prompt that it holds."""
     first_token: float | None = None
     finished: float | None = None
+
+    def copy(self) -> "Job":
+        """Return the same, to play ahead with."""
+        return Job(
+            self.id, self.request, self.arrived, self.cached_tokens, self.computed, self.pinned
+        )
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to first token."""
+        assert self.first_token is not None
+        return self.first_token - self.arrived
 
     @property
     def mean_itl_s(self) -> float:
@@ -66,9 +83,12 @@ class _Cache:
 
     room: int
     pins: dict[int, int] = field(default_factory=dict)
-    idle: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    idle: dict[int, None] = field(default_factory=dict)
     private: int = 0
-    """Blocks of answers, which are never shared."""
+    """Blocks set aside: of answers, which are never shared, and of prompts not computed yet."""
+
+    def copy(self) -> "_Cache":
+        return _Cache(self.room, self.pins.copy(), self.idle.copy(), self.private)
 
     def holds(self, block: int) -> bool:
         return block in self.pins or block in self.idle
@@ -94,29 +114,36 @@ class _Cache:
 
     def shrink(self) -> list[int]:
         """Drop what there is no room for; return it."""
-        dropped = []
-        while len(self.pins) + len(self.idle) + self.private > self.room and self.idle:
-            dropped.append(self.idle.popitem(last=False)[0])
+        dropped: list[int] = []
+        excess = len(self.pins) + len(self.idle) + self.private - self.room
+        if excess > 0:
+            dropped = list(islice(self.idle, excess))
+            for block in dropped:
+                del self.idle[block]
         return dropped
+
+
+class Forecast(NamedTuple):
+    """What would become of a request if nothing else arrived."""
+
+    first_token: float
+    cached_tokens: int
 
 
 class VirtualEngine:
     """One engine. Call `advance` up to a moment before anything is added at it."""
 
-    def __init__(self, speeds: Speeds = Speeds(), size: Size = Size()) -> None:
+    def __init__(self, speeds: Speeds = USUAL, size: Size = ROOMY) -> None:
         self.speeds, self.size = speeds, size
         self.cache = _Cache(size.kv_tokens // BLOCK_TOKENS)
         self.waiting: deque[Job] = deque()
         self.prefilling: list[Job] = []
-        self.busy_s = 0.0
-        self.prefill_s = 0.0
-        """Seconds of steps that prefills took."""
         self._decoding: list[tuple[int, int, Job]] = []
         """A heap by the step with which each finishes."""
         self._contexts = 0
         self._steps = 0
         self._ends: float | None = None
-        self._begun = 0.0
+        self._is_forecast = False
         self._chunks: list[tuple[Job, int]] = []
 
     @property
@@ -125,24 +152,9 @@ class VirtualEngine:
         return len(self.waiting) + len(self.prefilling) + len(self._decoding)
 
     @property
-    def decoding(self) -> int:
-        """Requests that have their first token."""
-        return len(self._decoding)
-
-    @property
-    def contexts(self) -> int:
-        """Tokens of context of all that decode."""
-        return self._contexts
-
-    @property
     def ends(self) -> float | None:
         """When the step under way ends; `None`: the engine idles."""
         return self._ends
-
-    @property
-    def chunks(self) -> Sequence[tuple[Job, int]]:
-        """What the step under way computes of prompts."""
-        return self._chunks
 
     def add(self, job: Job, now: float) -> None:
         """Take a request."""
@@ -158,6 +170,55 @@ class VirtualEngine:
                 self._join_steps(until)
             yield self._finish(self._ends)
 
+    def forecast(self, request: TraceRequest, now: float) -> Forecast:
+        """Play the steps ahead, evictions and admissions included, up to a request's first token.
+
+        Exact if nothing else arrives. The engine itself stays as it is.
+        """
+        ahead, job = self._fork(), Job(_LAST, request)
+        ahead.add(job, now)
+        while job.first_token is None:
+            assert ahead._ends is not None
+            ahead._finish(ahead._ends)
+        return Forecast(job.first_token, job.cached_tokens)
+
+    def soonest(self, request: TraceRequest, now: float) -> Forecast:
+        """Return a forecast that is never too late and promises no too few cached tokens. Cheap."""
+        queue = [*self.prefilling, *self.waiting]
+        begins = max(now, self._ends or now)
+        if not queue:
+            staying = sum(left > self._steps + 1 for left, _, _ in self._decoding)
+            begins += staying * self.speeds.decode_s_per_sequence
+        for place, job in enumerate(queue):
+            computed = job.computed + sum(chunk for of, chunk in self._chunks if of is job)
+            if place >= len(self.prefilling):
+                computed = self._reusable(job.request, queue[:place])
+            begins += self.speeds.prefill(computed, max(0, job.request.input_tokens - computed))
+        cached = self._reusable(request, queue)
+        prefill_s = self.speeds.prefill(cached, request.input_tokens - cached)
+        return Forecast(begins + self.speeds.base_step_s + prefill_s, cached)
+
+    def _reusable(self, request: TraceRequest, ahead: Sequence[Job]) -> int:
+        """Return the most tokens of a prompt that can be cached once what is ahead is computed."""
+        matched = self.cache.matched(request.blocks)
+        for job in ahead:
+            blocks = job.request.blocks
+            if len(blocks) > matched < len(request.blocks):
+                matched = max(matched, _common(blocks, request.blocks))
+        return _cached_tokens(request, matched)
+
+    def _fork(self) -> "VirtualEngine":
+        """Return a copy to play ahead with. Jobs that only decode are shared: they stay as are."""
+        fork = VirtualEngine(self.speeds, self.size)
+        fork._is_forecast, fork.cache = True, self.cache.copy()
+        copies = {job: job.copy() for job in (*self.prefilling, *self.waiting)}
+        fork.waiting = deque(copies[job] for job in self.waiting)
+        fork.prefilling = [copies[job] for job in self.prefilling]
+        fork._chunks = [(copies[job], chunk) for job, chunk in self._chunks]
+        fork._decoding, fork._contexts = self._decoding.copy(), self._contexts
+        fork._steps, fork._ends = self._steps, self._ends
+        return fork
+
     def _begin(self, now: float) -> None:
         """Schedule a step: decodes first, then prompts in the order of arrival."""
         budget = self.size.max_num_batched_tokens - len(self._decoding)
@@ -172,8 +233,7 @@ class VirtualEngine:
             self._ends = None
             return
         prefill_s = sum(self.speeds.prefill(job.computed, chunk) for job, chunk in self._chunks)
-        self.prefill_s += prefill_s
-        self._begun, self._ends = now, now + self._step_s() + prefill_s
+        self._ends = now + self._step_s() + prefill_s
 
     def _step_s(self) -> float:
         """Return what a step takes beside its prefills."""
@@ -199,8 +259,7 @@ class VirtualEngine:
         idle = sum(block in cache.idle for block in blocks[:matched])
         if running and wanted > cache.room - len(cache.pins) - cache.private - idle:
             return False
-        tokens = min(matched * BLOCK_TOKENS, job.request.input_tokens - 1)
-        job.cached_tokens = job.computed = tokens // ENGINE_BLOCK * ENGINE_BLOCK
+        job.cached_tokens = job.computed = _cached_tokens(job.request, matched)
         for block in blocks[:matched]:
             cache.pin(block)
         job.pinned = matched
@@ -219,14 +278,13 @@ class VirtualEngine:
             joined = max(1, min(ahead, 16, int((until - self._ends) / step_s)))
             self._steps += joined
             self._contexts += joined * many
-            self._begun = self._ends + (joined - 1) * (step_s + growth * joined / 2)
+            begun = self._ends + (joined - 1) * (step_s + growth * joined / 2)
             ahead -= joined
-            self._ends = self._begun + self._step_s()
+            self._ends = begun + self._step_s()
 
     def _finish(self, at: float) -> Happened:
         """Let the step's work count, and begin the next one."""
         self._steps += 1
-        self.busy_s += at - self._begun
         self._contexts += len(self._decoding)
         finished = self._finished(at)
         stored: list[int] = []
@@ -268,10 +326,29 @@ class VirtualEngine:
         return is_done
 
     def _release(self, job: Job, at: float) -> None:
-        job.finished = at
+        if not self._is_forecast:
+            job.finished = at
         self.cache.private -= _answer_blocks(job)
         self.cache.unpin(job.request.blocks)
 
 
 def _answer_blocks(job: Job) -> int:
     return -(-job.request.output_tokens // BLOCK_TOKENS)
+
+
+def _cached_tokens(request: TraceRequest, matched: int) -> int:
+    """Return what is reused of so many blocks: the last token is computed in any case."""
+    tokens = min(matched * BLOCK_TOKENS, request.input_tokens - 1)
+    return tokens // ENGINE_BLOCK * ENGINE_BLOCK
+
+
+def _common(some: Sequence[int], others: Sequence[int]) -> int:
+    """Return how many leading blocks are the same."""
+    for place, (one, other) in enumerate(zip(some, others, strict=False)):
+        if one != other:
+            return place
+    return min(len(some), len(others))
+
+
+_LAST = 1 << 60
+"""After all others with which a request finishes in the same step."""
