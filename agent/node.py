@@ -90,6 +90,7 @@ class Node:
         self._pauses = pauses
         self._connected: set[str] = set()
         self._words: dict[str, tuple[Scheme, Assigned]] = {}
+        self._scheme: Scheme | None = None
         self.engines: dict[EngineId, Reading] = {}
         self.servers: dict[str, Server] = {}
         self._ending: set[_Task] = set()
@@ -115,6 +116,10 @@ class Node:
         self._words = {name: self._words[name] for name in self._words if name in self._connected}
         self._follow()
 
+    def scheme(self) -> Scheme | None:
+        """Return how keys are made now; `None`: no coordinator has said so yet."""
+        return self._scheme
+
     def release(self, coordinator: str) -> None:
         """Note that a coordinator's stream ended. The last one's word stays until the next word."""
         self._connected.discard(coordinator)
@@ -125,6 +130,7 @@ class Node:
     def _follow(self) -> None:
         """Bring workers and scrapes in line with the word of the highest revision."""
         scheme, assigned = max(self._words.values(), key=lambda word: word[1].revision)
+        self._scheme = scheme
         wanted = {engine.id: self._coarsest(engine) for engine in assigned.engines}
         for engine_id in self.engines.keys() - wanted.keys():
             self._end(self.engines.pop(engine_id).task)

@@ -7,6 +7,7 @@ newer values later, and one snapshot instead of deltas that ran away. It reconne
 import asyncio
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 import grpc
@@ -54,11 +55,19 @@ log = logs.get("agent.report")
 Call: TypeAlias = "grpc.aio.StreamStreamCall[pb.AgentMessage, pb.CoordinatorMessage]"
 
 
+FOREIGN = "the agent makes keys by another coordinator's secret: let both share one store"
+"""What a coordinator hears that asks for keys which nobody can make beside those of another."""
+
+
 class Hub(Protocol):
     """What the agent knows. Latest values only; `subscribe` is asked once per reporter."""
 
     def adopt(self, scheme: Scheme, assigned: Assigned) -> None:
         """Read what a connected coordinator assigns."""
+        ...
+
+    def scheme(self) -> Scheme | None:
+        """Return how keys are made now: as the coordinator says whose word counts."""
         ...
 
     def release(self, coordinator: str) -> None:
@@ -335,7 +344,12 @@ class _Stream:
         is_beat = now - self._beat_at >= HEARTBEAT_S
         if is_beat:
             self._beat_at = now
+        is_foreign = self._hub.scheme() not in (None, self._scheme)
         for engine, status in self._hub.statuses().items():
+            if is_foreign:
+                status = replace(
+                    status, value=replace(status.value, events=Events.UNUSABLE, reason=FOREIGN)
+                )
             value = status.value
             state = (value.events, value.reason, value.block_size)
             if is_beat or state != self._states.get(engine):

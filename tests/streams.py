@@ -81,6 +81,9 @@ class FakeHub:
                 log = DigestLog(each.id, each.stride, ring_keys=2000)
             self.logs[each.id] = log
 
+    def scheme(self) -> Scheme | None:
+        return self.schemes[0] if self.schemes else None
+
     def release(self, coordinator: str) -> None:
         self.released.append(coordinator)
 

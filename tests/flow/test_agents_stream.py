@@ -11,6 +11,7 @@ import pytest
 
 from agent.assignment import Scheme
 from agent.digest_log import DigestLog
+from agent.report import FOREIGN
 from coordinator.feed import Phase
 from lineside.digest import DeltaPacker, encode_snapshot
 from lineside.ids import BlockKey, EngineId
@@ -58,6 +59,16 @@ async def test_holdings_and_signals_arrive() -> None:
         assert gpus == NodeGpus((Gpu("u", 0, "H", utilization=0.25, engines=(A,)),))
         assert 0 <= age_s < 5
         await until(lambda: reporter.acked.get(A) == (hub.logs[A].generation, 1))
+
+
+async def test_a_coordinator_whose_secret_the_agent_does_not_follow_is_told_so() -> None:
+    hub, coordinator = FakeHub(), Coordinator()
+    hub.schemes.append(Scheme(16, "xxh3_64", b"another coordinator's"))
+    coordinator.assign(engine(A))
+    async with coordinator.up(), agent(hub, coordinator.address):
+        await until(lambda: coordinator.view(A).cache_state == "unusable")
+        assert coordinator.view(A).reason == FOREIGN
+        assert coordinator.view(A).status == Status(Events.UNUSABLE, FOREIGN, 16, 7, 3)
 
 
 async def test_a_stream_that_comes_back_brings_only_what_was_missed() -> None:
