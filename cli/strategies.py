@@ -114,8 +114,8 @@ class _NoBeta(Pressure):
 class _NoRecent(RecentWork):
     """Remembers nothing."""
 
-    def seconds(self, engine: Engine) -> float:
-        return 0.0
+    def note(self, engine: Engine, own_s: float) -> None:
+        """Forget it at once."""
 
 
 WITHOUT: Mapping[str, Named] = {
