@@ -55,7 +55,8 @@ def pair(fleet: Fleet, adapter: Path) -> tuple[Server, Server]:
             *("--enable-lora", "--max-lora-rank", "8"),
             *("--lora-modules", f"{model.ADAPTER}={adapter}"),
         )
-        servers.append(fleet.launch(name, *words))
+        late = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+        servers.append(fleet.launch(name, *words, environment=late))
     for server in servers:
         server.wait()
     one, two = servers
