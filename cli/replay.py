@@ -48,8 +48,8 @@ Exit codes: 0 done, 1 findings in policies, 2 usage, 3 could not run."""
 WARM_PREDICTIONS = 500
 """Predictions that are not judged: those of a coordinator that has only just begun to learn."""
 
-FAR_ABOVE = 10.0
-"""Requests a second for each engine, when a group's capacity is measured."""
+FAR_ABOVE = 2.0
+"""Requests a second for each engine when a group's capacity is measured: twice what it can do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,11 @@ class VirtualEngine:
         self._ends: float | None = None
         self._is_forecast = False
         self._chunks: list[tuple[Job, int]] = []
+        """What the step under way computes of prompts."""
+        self._stored: list[int] = []
+        """Blocks that are new with that step. They can be used at once, and show at its end..."""
+        self._removed: list[int] = []
+        """...as do those that had to make room."""
 
     @property
     def outstanding(self) -> int:
@@ -168,6 +173,8 @@ class VirtualEngine:
         while self._ends is not None and self._ends <= until:
             if not self._chunks and not self.waiting and not self.prefilling:
                 self._join_steps(until)
+                if self._ends > until:
+                    return
             yield self._finish(self._ends)
 
     def forecast(self, request: TraceRequest, now: float) -> Forecast:
@@ -222,13 +229,14 @@ class VirtualEngine:
     def _begin(self, now: float) -> None:
         """Schedule a step: decodes first, then prompts in the order of arrival."""
         budget = self.size.max_num_batched_tokens - len(self._decoding)
-        self._chunks = []
+        self._chunks, self._stored = [], []
         for job in self.prefilling:
             budget = self._chunk(job, budget)
         while budget > 0 and self.waiting and self._admit(self.waiting[0]):
             job = self.waiting.popleft()
             self.prefilling.append(job)
             budget = self._chunk(job, budget)
+        self._removed = self.cache.shrink()
         if not self._chunks and not self._decoding:
             self._ends = None
             return
@@ -246,7 +254,19 @@ class VirtualEngine:
         chunk = min(left, budget)
         if chunk > 0:
             self._chunks.append((job, chunk))
+            self._store(job, job.computed + chunk)
         return budget - max(0, chunk)
+
+    def _store(self, job: Job, computed: int) -> None:
+        """Keep the blocks of a prompt that so many computed tokens fill."""
+        blocks, cache = job.request.blocks, self.cache
+        upto = computed // BLOCK_TOKENS if computed < job.request.input_tokens else len(blocks)
+        for block in blocks[job.pinned : upto]:
+            if not cache.holds(block):
+                self._stored.append(block)
+            cache.pin(block)
+            cache.private -= 1
+        job.pinned = max(job.pinned, upto)
 
     def _admit(self, job: Job) -> bool:
         """Pin what is held of a prompt and set room aside for the rest, if there is any."""
@@ -287,8 +307,11 @@ class VirtualEngine:
         self._steps += 1
         self._contexts += len(self._decoding)
         finished = self._finished(at)
-        stored: list[int] = []
-        firsts = [job for job, chunk in self._chunks if self._computed(job, chunk, stored)]
+        stored, removed, firsts = self._stored, self._removed, []
+        for job, chunk in self._chunks:
+            job.computed += chunk
+            if job.computed >= job.request.input_tokens:
+                firsts.append(job)
         for job in firsts:
             self.prefilling.remove(job)
             job.first_token = at
@@ -300,7 +323,7 @@ class VirtualEngine:
                 self._release(job, at)
                 finished.append(job)
         self._begin(at)
-        return Happened(at, firsts, finished, stored, self.cache.shrink())
+        return Happened(at, firsts, finished, stored, removed)
 
     def _finished(self, at: float) -> list[Job]:
         finished = []
@@ -310,20 +333,6 @@ class VirtualEngine:
             self._release(job, at)
             finished.append(job)
         return finished
-
-    def _computed(self, job: Job, chunk: int, stored: list[int]) -> bool:
-        """Note a chunk; return whether the prompt is complete."""
-        job.computed += chunk
-        blocks, cache = job.request.blocks, self.cache
-        is_done = job.computed >= job.request.input_tokens
-        upto = len(blocks) if is_done else job.computed // BLOCK_TOKENS
-        for block in blocks[job.pinned : upto]:
-            if not cache.holds(block):
-                stored.append(block)
-            cache.pin(block)
-            cache.private -= 1
-        job.pinned = max(job.pinned, upto)
-        return is_done
 
     def _release(self, job: Job, at: float) -> None:
         if not self._is_forecast:
