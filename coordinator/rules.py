@@ -14,7 +14,7 @@ from coordinator.engines import Engine, EngineView
 from coordinator.targets import Layout
 from lineside.ids import EngineId, ModelName
 from policies.evaluate import Bound, PolicySet, compile_
-from policies.inventory import Members, Worker, inventory_of, members_of, saturations
+from policies.inventory import EngineFacts, Members, inventory_of, members_of, saturations
 from policies.model import (
     InferencePolicy,
     InferencePool,
@@ -103,9 +103,9 @@ class Rules:
 
     def _bound(self) -> Bench:
         engines, resources = self.cluster.assigned(), self.resources
-        workers = [_worker(engine) for engine in engines]
+        facts = [_facts(engine) for engine in engines]
         inventory = inventory_of(
-            resources.pools, resources.worker_sets, resources.providers, workers, self.revision
+            resources.pools, resources.worker_sets, resources.providers, facts, self.revision
         )
         backends: dict[str, Backend] = {engine.id: engine for engine in engines}
         backends.update(self.providers)
@@ -113,7 +113,7 @@ class Rules:
             self.policies,
             self.policies.bind(inventory),
             Layout.of(inventory, backends),
-            members_of(resources.pools, resources.worker_sets, workers),
+            members_of(resources.pools, resources.worker_sets, facts),
             saturations(resources.pools),
         )
 
@@ -175,8 +175,8 @@ def pools_shown(bench: Bench, views: Iterable[EngineView]) -> list[dict[str, obj
     ]
 
 
-def _worker(engine: Engine) -> Worker:
-    return Worker(engine.id, engine.base_url, tuple(served.name for served in engine.models))
+def _facts(engine: Engine) -> EngineFacts:
+    return EngineFacts(engine.id, engine.base_url, tuple(served.name for served in engine.models))
 
 
 def _provider(resource: InferenceProvider) -> Provider:

@@ -14,7 +14,7 @@ from msgspec import Meta
 from lineside import nodes
 from lineside.documents import Problem, Reader
 from lineside.findings import Finding, Place
-from lineside.nodes import Node, Scalar
+from lineside.nodes import Node, Scalar, member
 from lineside.schema import Path
 from policies.facts import RequestFacts, Truth
 from policies.live import state_of
@@ -127,7 +127,7 @@ class PolicyTest(Strict, frozen=True, kw_only=True):
     cases: Annotated[tuple[Case, ...], Meta(min_length=1, max_length=10_000)]
 
     def problems(self) -> Iterator[Problem]:
-        """Yield each note that is there twice, and each change of what is not in the state."""
+        """Yield each note that is there twice."""
         notes: dict[str, int] = {}
         for number, case in enumerate(self.cases):
             first = notes.setdefault(case.note, number)
@@ -166,7 +166,7 @@ def tools_in(documents: Iterable[tuple[str, bytes]]) -> Tools:
         reader = Reader(source, FIELDS)
         for root in nodes.parse(document, source).documents:
             reader.forget_places()
-            kind = _member(root, "kind")
+            kind = member(root, "kind")
             name = kind.text if isinstance(kind, Scalar) else ""
             if name == "ClusterState" and (state := reader.struct(ClusterState, root, ())):
                 found.states.append((root.place, state))
@@ -199,13 +199,13 @@ def read_request(document: bytes, source: str) -> RequestSpec | list[Finding]:
     if parsed.findings or len(parsed.documents) != 1:
         return parsed.findings or [_one_only(source)]
     root = parsed.documents[0]
-    body = _member(root, "body")
-    if body is None and _member(root, "messages") is None and _member(root, "prompt") is None:
+    body = member(root, "body")
+    if body is None and member(root, "messages") is None and member(root, "prompt") is None:
         return _only(RequestSpec, document, source)
-    said = {"model": _member(body or root, "model"), "stream": _member(body or root, "stream")}
+    said = {"model": member(body or root, "model"), "stream": member(body or root, "stream")}
     if body is not None:
-        said["headers"] = _member(root, "headers")
-    is_chat = _member(body or root, "prompt") is None
+        said["headers"] = member(root, "headers")
+    is_chat = member(body or root, "prompt") is None
     api = "openai-chat" if is_chat else "openai-completions"
     place = root.place
     entries: list[tuple[Node, Node]] = [
@@ -229,10 +229,3 @@ def _only(kind: type[T], document: bytes, source: str) -> T | list[Finding]:
 
 def _one_only(source: str) -> Finding:
     return Finding(Place(source, 1, 1), "one-document", "there must be one document in it")
-
-
-def _member(node: Node, name: str) -> Node | None:
-    if not isinstance(node, nodes.Mapping):
-        return None
-    said = (v for key, v in node.entries if isinstance(key, Scalar) and key.text == name)
-    return next(said, None)

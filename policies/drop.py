@@ -9,7 +9,7 @@ from policies.masks import Masks
 from policies.match import FALSE, UNKNOWN, Asked, Condition, in_bounds, only_more
 from policies.model import BackendSelector, Drop, Labels, Measure, Threshold
 from policies.stage import Columns, Values
-from policies.verdict import Bound, Source, Taken
+from policies.verdict import PassedBound, Source, Taken
 
 BOUNDS: Mapping[str, tuple[str, Measure]] = {
     "queued_prompts": ("queuedPrompts", Measure.QUEUED_PROMPTS),
@@ -83,7 +83,8 @@ class BoundDrop:
         if columns is None:
             return Taken(self.source, targets, self._words)
         bounds = tuple(
-            Bound(limit.field, limit.threshold, columns.of(limit.measure)) for limit in self._limits
+            PassedBound(limit.field, limit.threshold, columns.of(limit.measure))
+            for limit in self._limits
         )
         return Taken(self.source, targets, self._words, bounds)
 

@@ -3,7 +3,7 @@
 Values are immutable and know nothing of the coordinator; it fills them in. `None`: not known.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
@@ -54,6 +54,17 @@ class Model:
         """What a request may call it."""
         return self.aliases | self.classes | {self.name}
 
+    def also(
+        self, aliases: Iterable[str], classes: Iterable[str], labels: Mapping[str, str]
+    ) -> "Model":
+        """Return it with what somebody else says of it; of two labels theirs counts."""
+        return Model(
+            self.name,
+            self.aliases | frozenset(aliases),
+            self.classes | frozenset(classes),
+            {**self.labels, **labels},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -97,10 +108,7 @@ Pools: TypeAlias = Mapping[str, bool]
 """Whether each pool is saturated. A pool that is not here is unknown."""
 
 Column: TypeAlias = Callable[[Measure, Sequence[int]], Sequence[float | None]]
-"""Returns a measurement for each of the targets, which are places in the inventory.
-
-`PREDICTED_TTFT` for ranking is asked with `ranked`, see `Measured`.
-"""
+"""Returns a measurement for each of the targets, which are places in the inventory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +117,4 @@ class Measured:
 
     column: Column
     ranking: Callable[[Sequence[int]], Sequence[float | None]]
-    """What candidates are ordered by where a policy says `minimize: PredictedTTFT` (DESIGN 7)."""
+    """What candidates are ordered by where a policy says `minimize: PredictedTTFT`."""

@@ -1,6 +1,6 @@
-"""Pools, worker sets, providers and engines to the targets that policies choose among. Pure.
+"""Pools, engine sets, providers and engines to the targets that policies choose among. Pure.
 
-The read path gives the engines that it knows, offline tools those that a worker set lists.
+The read path gives the engines that it knows, offline tools those that a engine set lists.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ DEFAULT_POOL = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class EngineFacts:
     """One engine, as far as resources can name it."""
 
     id: str
@@ -39,23 +39,23 @@ class Members:
     worker_sets: Mapping[str, Sequence[InferenceWorkerSet]]
     pools: Mapping[str, Sequence[InferencePool]]
 
-    def pool_names(self, worker: str) -> frozenset[str]:
+    def pool_names(self, engine: str) -> frozenset[str]:
         """Return the names of an engine's pools; of one that no pool names, the default pool's."""
-        names = frozenset(pool.metadata.name for pool in self.pools.get(worker, ()))
+        names = frozenset(pool.metadata.name for pool in self.pools.get(engine, ()))
         return names or frozenset({DEFAULT_POOL})
 
 
 def members_of(
     pools: Sequence[InferencePool],
     worker_sets: Sequence[InferenceWorkerSet],
-    workers: Iterable[Worker],
+    engines: Iterable[EngineFacts],
 ) -> Members:
-    """Return the worker sets and pools of each engine."""
+    """Return the engine sets and pools of each engine."""
     in_sets, in_pools = {}, {}
-    for worker in workers:
-        in_sets[worker.id] = [each for each in worker_sets if _lists(each, worker)]
-        names = {each.metadata.name for each in in_sets[worker.id]}
-        in_pools[worker.id] = [pool for pool in pools if _takes(pool, worker, names)]
+    for engine in engines:
+        in_sets[engine.id] = [each for each in worker_sets if _lists(each, engine)]
+        names = {each.metadata.name for each in in_sets[engine.id]}
+        in_pools[engine.id] = [pool for pool in pools if _takes(pool, engine, names)]
     return Members(in_sets, in_pools)
 
 
@@ -63,13 +63,13 @@ def inventory_of(
     pools: Sequence[InferencePool],
     worker_sets: Sequence[InferenceWorkerSet],
     providers: Sequence[InferenceProvider],
-    workers: Sequence[Worker],
+    engines: Sequence[EngineFacts],
     revision: int = 0,
 ) -> Inventory:
     """Return all targets: each engine and each provider with each model that it serves."""
-    members = members_of(pools, worker_sets, workers)
+    members = members_of(pools, worker_sets, engines)
     targets = [
-        *(target for worker in workers for target in _of_worker(worker, members)),
+        *(target for engine in engines for target in _of_engine(engine, members)),
         *(target for provider in providers for target in _of_provider(provider)),
     ]
     specs = [spec for pool in pools for spec in pool.spec.models]
@@ -82,15 +82,15 @@ def saturations(pools: Sequence[InferencePool]) -> dict[str, Saturation]:
     return {DEFAULT_POOL: Saturation()} | {p.metadata.name: p.spec.saturation for p in pools}
 
 
-def _of_worker(worker: Worker, members: Members) -> Iterator[Target]:
-    sets, pools = members.worker_sets[worker.id], members.pools[worker.id]
-    names = members.pool_names(worker.id)
-    labels = dict(worker.labels)
+def _of_engine(engine: EngineFacts, members: Members) -> Iterator[Target]:
+    sets, pools = members.worker_sets[engine.id], members.pools[engine.id]
+    names = members.pool_names(engine.id)
+    labels = dict(engine.labels)
     for more in (*(each.spec.labels for each in sets), *(pool.spec.labels for pool in pools)):
         labels |= more
-    called = names | {each.metadata.name for each in sets} | {worker.id}
-    for model in worker.models:
-        yield Target(worker.id, BackendType.LOCAL, ModelName(model), called, labels, names)
+    called = names | {each.metadata.name for each in sets} | {engine.id}
+    for model in engine.models:
+        yield Target(engine.id, BackendType.LOCAL, ModelName(model), called, labels, names)
 
 
 def _of_provider(provider: InferenceProvider) -> Iterator[Target]:
@@ -110,27 +110,22 @@ def _models(targets: Iterable[Target], specs: Sequence[ModelSpec]) -> dict[Model
     models = {target.model: Model(target.model) for target in targets}
     for spec in specs:
         if (known := models.get(ModelName(spec.name))) is not None:
-            models[known.name] = Model(
-                known.name,
-                known.aliases | frozenset(spec.aliases),
-                known.classes | frozenset(spec.classes),
-                {**known.labels, **spec.labels},
-            )
+            models[known.name] = known.also(spec.aliases, spec.classes, spec.labels)
     return models
 
 
-def _lists(worker_set: InferenceWorkerSet, worker: Worker) -> bool:
-    """Whether a worker set names an engine, by its address or by its labels."""
+def _lists(worker_set: InferenceWorkerSet, engine: EngineFacts) -> bool:
+    """Whether a engine set names an engine, by its address or by its labels."""
     spec = worker_set.spec
-    if any(each.url.rstrip("/") == worker.url.rstrip("/") for each in spec.engines):
+    if any(each.url.rstrip("/") == engine.url.rstrip("/") for each in spec.engines):
         return True
     wanted = spec.selector or {}
-    return bool(wanted) and all(worker.labels.get(key) == value for key, value in wanted.items())
+    return bool(wanted) and all(engine.labels.get(key) == value for key, value in wanted.items())
 
 
-def _takes(pool: InferencePool, worker: Worker, worker_sets: Iterable[str]) -> bool:
-    """Whether a pool has an engine: by its worker set, else by a model that it serves."""
+def _takes(pool: InferencePool, engine: EngineFacts, worker_sets: Iterable[str]) -> bool:
+    """Whether a pool has an engine: by its engine set, else by a model that it serves."""
     if pool.spec.worker_sets:
         named = any_of(pool.spec.worker_sets)
         return named(worker_sets)
-    return any(spec.name in worker.models for spec in pool.spec.models)
+    return any(spec.name in engine.models for spec in pool.spec.models)

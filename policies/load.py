@@ -12,7 +12,7 @@ import msgspec
 from lineside import nodes
 from lineside.documents import Dialect, Reader, clipped
 from lineside.findings import Finding, Place, did_you_mean
-from lineside.nodes import Node, Scalar
+from lineside.nodes import Node, Scalar, member
 from lineside.schema import Path
 from policies.model import KINDS, Metadata, Resource
 
@@ -102,10 +102,10 @@ def _resources(reader: Reader, document: bytes) -> Iterator[Located]:
 
 def _items(reader: Reader, root: Node) -> Iterable[Node]:
     """Return the items of a list as `kubectl get` prints it, else the document itself."""
-    kind = _said(root, "kind")
+    kind = member(root, "kind")
     if not isinstance(kind, Scalar) or kind.text not in {"List", *(f"{k}List" for k in KINDS)}:
         return [root]
-    items = _said(root, "items")
+    items = member(root, "items")
     if isinstance(items, nodes.Sequence):
         return items.items
     place = root.place if items is None else items.place
@@ -118,7 +118,7 @@ def _resource(reader: Reader, node: Node) -> Resource | None:
         message = "a resource is a mapping of fields, and this is none"
         reader.find(node.place, "wrong-value", message, "it begins with `apiVersion` and `kind`")
         return None
-    said = _said(node, "kind")
+    said = member(node, "kind")
     if said is None or not isinstance(said, Scalar):
         code = "missing-field" if said is None else "wrong-value"
         message = "`kind` is missing" if said is None else "`kind` must be text"
@@ -145,13 +145,6 @@ def _nearest(reader: Reader, said: Scalar) -> type[Resource] | None:
 
 def _listed() -> str:
     return "there are " + ", ".join(f"`{name}`" for name in KINDS)
-
-
-def _said(node: Node, name: str) -> Node | None:
-    if not isinstance(node, nodes.Mapping):
-        return None
-    said = (v for key, v in node.entries if isinstance(key, Scalar) and key.text == name)
-    return next(said, None)
 
 
 def _twice(reader: Reader, resource: msgspec.Struct, here: Place, first: Place) -> None:

@@ -45,7 +45,7 @@ class Condition:
 
     def __init__(self, match: Match) -> None:
         self.headers = frozenset(name.lower() for name in match.headers or ())
-        self._tags = _mentioned(match)
+        self._tags = tags_of(match)
         self._others = tuple(_others(match))
         # Cheap ones first: the first FALSE ends the look.
         tests = (*_plain(match), *_tags(match), *(test for _, test in self._others))
@@ -124,13 +124,11 @@ def _header(name: str, pattern: str) -> Test:
 # --- tags -----------------------------------------------------------------------------------------
 
 
-def _mentioned(match: Match) -> tuple[str, ...]:
+def tags_of(match: Match) -> tuple[str, ...]:
+    """Return the tags that a condition asks for."""
     single = () if match.tag is None else (match.tag,)
-    return single if match.tags is None else (*single, *_all_of(match.tags))
-
-
-def _all_of(tags: Tags) -> tuple[str, ...]:
-    return (*tags.all, *tags.any, *tags.none)
+    tags = match.tags or Tags()
+    return (*single, *tags.all, *tags.any, *tags.none)
 
 
 def _tags(match: Match) -> Iterator[Test]:

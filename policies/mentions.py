@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from policies.match import tags_of
 from policies.model import (
     BackendSelector,
     Consider,
@@ -69,14 +70,6 @@ def mentions(structs: Iterable[msgspec.Struct]) -> Mentions:
         pools=_joined(in_pools),
         labels=_labels(each.labels for each in targets),
     )
-
-
-def tags_of(match: Match) -> tuple[str, ...]:
-    """Return the tags that a condition asks for."""
-    single = () if match.tag is None else (match.tag,)
-    if match.tags is None:
-        return single
-    return (*single, *match.tags.all, *match.tags.any, *match.tags.none)
 
 
 def _headers(matches: Sequence[Match]) -> dict[str, tuple[str, ...]]:

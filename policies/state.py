@@ -16,7 +16,7 @@ from lineside.documents import Problem
 from lineside.ids import ModelName
 from policies.facts import Inventory, Measured, Model, Pools, Target
 from policies.globs import any_of
-from policies.inventory import Worker, inventory_of
+from policies.inventory import DEFAULT_POOL, EngineFacts, inventory_of
 from policies.model import (
     BackendType,
     InferencePool,
@@ -31,8 +31,6 @@ from policies.model import (
 )
 
 Moment = TypeVar("Moment", bound="Measurements")
-
-TOOLS_VERSION = "lineside.dev/v1alpha1"
 
 
 class Measurements(Strict, frozen=True, kw_only=True):
@@ -164,8 +162,8 @@ def offline_inventory(resources: Sequence[Resource]) -> Inventory | None:
 def cluster_of(resources: Sequence[Resource], state: ClusterState) -> Cluster:
     """Put resources and a state together."""
     said = _by_kind(resources)
-    workers = [_worker(each) for each in state.engines] or list(_listed(said))
-    known = inventory_of(said.pools, said.worker_sets, said.providers, workers)
+    facts = [_facts(each) for each in state.engines] or list(_listed(said))
+    known = inventory_of(said.pools, said.worker_sets, said.providers, facts)
     engines = {each.id: each for each in state.engines}
     targets = [_with_state(target, engines.get(target.id)) for target in known.targets]
     there = {(target.id, target.model) for target in targets}
@@ -190,11 +188,11 @@ def _by_kind(resources: Sequence[Resource]) -> _Resources:
     )
 
 
-def _worker(said: EngineState) -> Worker:
-    return Worker(said.id, said.url or f"http://{said.id}", said.models, said.labels)
+def _facts(said: EngineState) -> EngineFacts:
+    return EngineFacts(said.id, said.url or f"http://{said.id}", said.models, said.labels)
 
 
-def _listed(said: _Resources) -> Iterator[Worker]:
+def _listed(said: _Resources) -> Iterator[EngineFacts]:
     """Yield the engines that worker sets list, with the models of the pools that take those.
 
     A set that lists none (its engines are found by labels) stands for one engine of its name, as
@@ -210,19 +208,18 @@ def _listed(said: _Resources) -> Iterator[Worker]:
         )
         for url in [engine.url for engine in each.spec.engines] or [f"http://{name}"]:
             labels = {**(each.spec.selector or {}), **each.spec.labels}
-            yield Worker(url.rpartition("://")[2].rstrip("/"), url, tuple(models), labels)
+            yield EngineFacts(url.rpartition("://")[2].rstrip("/"), url, tuple(models), labels)
     for pool in said.pools:
         if not pool.spec.worker_sets:
             name, models = pool.metadata.name, dict.fromkeys(m.name for m in pool.spec.models)
-            yield Worker(name, f"http://{name}", tuple(models), pool.spec.labels)
+            yield EngineFacts(name, f"http://{name}", tuple(models), pool.spec.labels)
 
 
 def _with_state(target: Target, said: EngineState | None) -> Target:
     if said is None or target.type is BackendType.PROVIDER:
         return target
     named = frozenset(said.pools)
-    # The default pool is of engines that no pool names.
-    pools = (target.pools - {"default"}) | named if named else target.pools
+    pools = (target.pools - {DEFAULT_POOL}) | named if named else target.pools
     names = (target.names - (target.pools - pools)) | pools | frozenset(said.names)
     return replace(target, names=names, pools=pools)
 
@@ -240,12 +237,7 @@ def _models(
     models = {target.model: known.get(target.model, Model(target.model)) for target in targets}
     for said in state.models:
         if (model := models.get(ModelName(said.name))) is not None:
-            models[model.name] = Model(
-                model.name,
-                model.aliases | frozenset(said.aliases),
-                model.classes | frozenset(said.classes),
-                {**model.labels, **said.labels},
-            )
+            models[model.name] = model.also(said.aliases, said.classes, said.labels)
     return models
 
 

@@ -49,7 +49,7 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class PassedBound:
     """A bound of a drop that was passed, and what was measured of each target then."""
 
     field: str
@@ -79,7 +79,7 @@ class Taken:
     """A bit mask over the inventory."""
     words: str
     """The fixed part of the reason."""
-    bounds: tuple[Bound, ...] = ()
+    bounds: tuple[PassedBound, ...] = ()
 
     def dropped(self) -> Iterator[Dropped]:
         """Say for each target why it was dropped, in the inventory's order."""
@@ -116,7 +116,7 @@ class Chosen:
     """Each target that was dropped is in one of them."""
     set: SetFields | None = None
     guards: tuple[Source, ...] = ()
-    """Guards whose condition held (or was unknown: then `unknown_tags` says so)."""
+    """Guards whose condition held (or was unknown: then `unknown` says so)."""
     unknown: tuple[str, ...] = ()
     """Measurements and tags that were not known where a condition asked for them."""
     shadow: Mapping[str, str] = field(default_factory=dict)

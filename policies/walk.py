@@ -1,13 +1,10 @@
 """All parts of a resource with their paths, as documents write them. Pure."""
 
 from collections.abc import Iterator
-from typing import TypeVar
 
 import msgspec
 
 from lineside.schema import Path
-
-Part = TypeVar("Part", bound=msgspec.Struct)
 
 
 def parts(value: object, path: Path = ()) -> Iterator[tuple[Path, msgspec.Struct]]:
@@ -20,10 +17,3 @@ def parts(value: object, path: Path = ()) -> Iterator[tuple[Path, msgspec.Struct
         names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
         for field, written in names:
             yield from parts(getattr(value, field), (*path, written))
-
-
-def parts_of(kind: type[Part], value: object, path: Path = ()) -> Iterator[tuple[Path, Part]]:
-    """Yield the structs of one kind in a struct."""
-    for where, part in parts(value, path):
-        if isinstance(part, kind):
-            yield where, part

@@ -14,7 +14,7 @@ from lineside.ids import EngineId, GroupId, ModelName, NodeId
 from lineside.signals import Events, Status
 from policies.evaluate import compile_
 from policies.facts import RequestFacts
-from policies.inventory import Worker, inventory_of
+from policies.inventory import EngineFacts, inventory_of
 from policies.model import InferencePolicy
 from policies.verdict import Denied
 
@@ -44,9 +44,9 @@ def view(name: str, block_size: int = 16, **changes: Any) -> EngineView:
 
 def layout_of(views: Sequence[EngineView]) -> Layout:
     """Lay out engines that serve one model."""
-    workers = [Worker(each.engine.id, each.engine.base_url, (MODEL,)) for each in views]
+    facts = [EngineFacts(each.engine.id, each.engine.base_url, (MODEL,)) for each in views]
     backends: dict[str, Backend] = {each.engine.id: each.engine for each in views}
-    return Layout.of(inventory_of((), (), (), workers), backends)
+    return Layout.of(inventory_of((), (), (), facts), backends)
 
 
 def decided(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from lineside.schema import Path
 from policies.checks.codes import Found
 from policies.checks.words import listed, quoted
-from policies.mentions import tags_of
+from policies.match import tags_of
 from policies.model import Match, Tags, Threshold
 from policies.reach import number_within
 from policies.reserved import HOP_BY_HOP

@@ -240,6 +240,14 @@ class _Composer:
 NOT_YAML = "not valid YAML or JSON"
 
 
+def member(node: Node, name: str) -> Node | None:
+    """Return the first value under a name; `None`: there is none, or the node is no mapping."""
+    if not isinstance(node, Mapping):
+        return None
+    said = (v for key, v in node.entries if isinstance(key, Scalar) and key.text == name)
+    return next(said, None)
+
+
 def is_null(node: Node) -> bool:
     """Whether nothing is written there, or `null`."""
     return isinstance(node, Scalar) and node.value is None
