@@ -146,7 +146,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     traffic = read(arguments.trace)
     err = Console(stderr=True, highlight=False, markup=False)
     for note in traffic.notes:
-        err.print(f"note: {note}")
+        err.print(f"note: {note}", soft_wrap=True)
     asked = _asked(arguments, traffic, err)
     try:
         runs = _runs(asked, named, err)

@@ -70,7 +70,7 @@ STRATEGIES: Mapping[str, Named] = {
 }
 
 
-class _NoProgress(InFlight):
+class NoProgress(InFlight):
     """Counts a prefill under way in full, until its first token."""
 
     def __init__(self) -> None:
@@ -104,14 +104,14 @@ class _NoProgress(InFlight):
         return [q._replace(wait_s=wait) for q, wait in zip(queues, waits, strict=True)]
 
 
-class _NoBeta(Pressure):
+class NoBeta(Pressure):
     """Lets a prefill cost those that come after it nothing."""
 
     def beta(self, model: ModelName, queues: Sequence[Queue], now: float) -> float:
         return 0.0
 
 
-class _NoRecent(RecentWork):
+class NoRecent(RecentWork):
     """Remembers nothing."""
 
     def note(self, engine: Engine, own_s: float) -> None:
@@ -123,11 +123,11 @@ WITHOUT: Mapping[str, Named] = {
         lineside(Parts(overlay=lambda: Overlay(limit_keys=0))), "own decisions not as cached"
     ),
     "no_progress": Named(
-        lineside(Parts(inflight=_NoProgress)), "no credit for a prefill's progress"
+        lineside(Parts(inflight=NoProgress)), "no credit for a prefill's progress"
     ),
-    "no_beta": Named(lineside(Parts(pressure=_NoBeta)), "nothing for those who come after"),
+    "no_beta": Named(lineside(Parts(pressure=NoBeta)), "nothing for those who come after"),
     "no_outstanding": Named(lineside(Parts(outstanding_s=0.0)), "nothing for requests in flight"),
-    "no_recent": Named(lineside(Parts(recent=_NoRecent)), "nothing for recent work"),
+    "no_recent": Named(lineside(Parts(recent=NoRecent)), "nothing for recent work"),
     "no_learning": Named(
         lineside(Parts(predictor=lambda: FixedRate(PRIOR_TOKENS_PER_S, PRIOR_STEP_S))),
         "speeds as configured, for good",
