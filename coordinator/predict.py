@@ -2,9 +2,9 @@
 
     own = a + c1 * u + ca * u * (overlap + u / 2) + step * steps        u: uncached tokens
 
-One model for all engines of a class (same weights, same cards, same version): a small difference
-between engines that are alike sends every new prompt to the same few of them, and costs more than
-it explains (DESIGN 7). An engine is split off only when it is far from its class for long.
+One model for all engines of a class (same weights, same version): a small difference between
+engines that are alike sends every new prompt to the same few of them, and costs more than it
+explains. An engine is split off only when it is far from its class for long (decision 010).
 
 Written by the service alone, with each first token that it can attribute to one prefill.
 """
@@ -39,7 +39,7 @@ SPLIT_ERRORS = 6.0
 """...if that is as many standard errors away from none."""
 
 CLASSES = 1000
-"""Classes that are remembered; the first one learned goes when there are more."""
+"""Classes that are remembered; the first one learned goes, whole, when there are more."""
 
 
 class Params(NamedTuple):
@@ -329,7 +329,10 @@ class Learned:
         fit = self._fits.get(name)
         if fit is None:
             if len(self._fits) >= CLASSES:
-                del self._fits[next(iter(self._fits))]
+                oldest = next(iter(self._fits))
+                del self._fits[oldest]
+                self._params.pop(oldest, None)
+                self._ratios.pop(oldest, None)
             fit = self._fits[name] = _Fit(self._prior, self._step_s)
         return fit
 

@@ -1,7 +1,8 @@
 """How often a group's engines are busy with prefills, lately. Pure.
 
-Written by the service alone, with every decision. An engine that is busy makes those who come next
-wait for what it is given now; how much that is worth follows from how busy its like are (DESIGN 7).
+Written by the decider alone, with every decision, dry runs too: what was seen is noted, not what
+was decided. An engine that is busy makes those who come next wait for what it is given now; how
+much that is worth follows from how busy its like are (decision 009).
 """
 
 import math

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.engines import Engine, ServedModel
-from coordinator.predict import SPLIT_AFTER, Learned, Params
+from coordinator.predict import CLASSES, SPLIT_AFTER, Learned, Params
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 
 TRUE = Params(0.004, 8e-5, 2e-9, 0.008)
@@ -69,6 +69,17 @@ def test_an_engine_that_is_far_from_its_class_is_one_of_its_own() -> None:
 def test_another_model_is_another_class() -> None:
     other = engine("a", group="other")
     assert learned(50).params(other) == Learned(20_000.0, 0.008).params(other)
+
+
+def test_of_too_many_classes_the_first_is_forgotten_whole() -> None:
+    model, fresh = Learned(20_000.0, 0.008), Learned(20_000.0, 0.008)
+    every = [engine("a", group=f"g{number}") for number in range(CLASSES + 1)]
+    for each in every:
+        model.learn(each, 4000, 0, 5.0)
+        model.observe(each, 1.0, 5.0)
+    assert len(model.shown()) == CLASSES
+    first = every[0]
+    assert (model.params(first), model.band(first)) == (fresh.params(first), fresh.band(first))
 
 
 def test_what_was_learned_survives_a_restart_and_nonsense_does_not_come_in() -> None:
