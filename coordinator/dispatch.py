@@ -18,6 +18,7 @@ from coordinator.providers import ProviderKeys
 from coordinator.refusal import Refusal, UpstreamBroken, UpstreamUnreachable
 from coordinator.service import Routed, Service
 from lineside.ids import EngineId
+from policies.reserved import HOP_BY_HOP
 
 KEEP_ALIVE_S = 4.0
 """Idle connections are let go before the engine does it: uvicorn closes them after 5 s."""
@@ -32,20 +33,6 @@ PROVIDER_UNAVAILABLE = frozenset({429, 503, 529})
 """Answers of a provider that did not run the request."""
 
 RANK = "x-data-parallel-rank"
-
-HOP_BY_HOP = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
 
 _NOT_FORWARDED = HOP_BY_HOP | {
     "accept-encoding",  # the stream must be readable

@@ -13,7 +13,6 @@ from aiohttp import HttpVersion11, web
 from multidict import CIMultiDict
 
 from coordinator.config import Timeouts
-from coordinator.dispatch import HOP_BY_HOP
 from coordinator.limits import Usage
 from coordinator.providers import KEPT_HEADERS
 from coordinator.refusal import (
@@ -28,6 +27,7 @@ from coordinator.refusal import (
 from coordinator.service import Routed
 from coordinator.sse import Stream, read_answer
 from coordinator.watch import WatchedService
+from policies.reserved import HOP_BY_HOP
 
 ANSWER_BYTES = 64 * 2**20
 """A larger answer that is not streamed counts as broken off."""

@@ -30,6 +30,8 @@ HOMES = {
     "grpc": {"agent/report.py", "coordinator/ingest.py"},
     "pynvml": {"agent/gpu.py"},
     "sqlite3": {"coordinator/store.py"},
+    "huggingface_hub": {"coordinator/hub.py"},
+    "yaml": {"proto/lineside/nodes.py"},
     "lineside.v1": {
         "agent/report.py",
         "agent/wire.py",
