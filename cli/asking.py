@@ -20,7 +20,15 @@ from coordinator.credentials import Credentials
 from coordinator.engines import Engine
 from coordinator.publisher import Listener, listener_at
 from coordinator.refusal import KEY_REFUSED
-from coordinator.servers import Away, Found, Source, engines_of, found_in, read_models
+from coordinator.servers import (
+    Away,
+    Found,
+    Source,
+    Version,
+    engines_of,
+    found_in,
+    read_models,
+)
 from lineside.ids import NodeId
 from lineside.signals import Load
 
@@ -39,10 +47,6 @@ class Buffered(Source, frozen=True):
     """A source with what the doctor alone wants to know of it."""
 
     buffer_steps: int | None = None
-
-
-class _Version(msgspec.Struct, frozen=True):
-    version: str = ""
 
 
 class _Tokens(msgspec.Struct, frozen=True):
@@ -136,7 +140,7 @@ async def _found(http: aiohttp.ClientSession, spec: EngineSpec) -> Found | Away:
             cards = read_models(await answer.read())
         except msgspec.MsgspecError:
             return Away("GET /v1/models answers something else than a list of models")
-    version = await _get(http, f"{spec.url}/version", _Version)
+    version = await _get(http, f"{spec.url}/version", Version)
     sources = await _get(http, f"{spec.url}/kv_event_sources", dict[int, Buffered])
     said: dict[int, Source] | None = None if sources is None else {**sources}
     return found_in(cards, version.version if version else "", said)

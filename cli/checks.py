@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from cli.asking import Rank, Seen, host_of
 from cli.probe import Probed
+from coordinator.audit import ANNOUNCES_SINCE
 from coordinator.publisher import Listener
 from coordinator.servers import DEFAULT_KV_PORT, DEFAULT_REPLAY_PORT
 from lineside.hashing import UNIT
@@ -22,9 +23,6 @@ Level: TypeAlias = Literal["ok", "note", "warning", "problem"]
 
 OLDEST, NEWEST = (0, 10), (0, 33)
 """Releases of vLLM whose wire formats are known."""
-
-SOURCES_SINCE, ANNOUNCES_SINCE = (0, 31), (0, 26)
-"""Releases that say where they publish, and that announce blocks on demand."""
 
 BUFFER_STEPS = 10_000
 """vLLM's own default."""

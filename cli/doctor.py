@@ -8,7 +8,7 @@ import sys
 from cli.commands import Subcommands
 from cli.examination import examine, shown
 from cli.shown import console
-from cli.up import engine_argument
+from cli.up import add_engine_option
 
 DESCRIPTION = """\
 Look at engines and say what each lacks for Lineside, what still works without
@@ -26,14 +26,7 @@ def add_to(commands: Subcommands) -> None:
         description=DESCRIPTION,
         usage="lineside doctor --engine URL[,OPTION=VALUE...] [--engine ...] [options]",
     )
-    command.add_argument(
-        "--engine",
-        action="append",
-        required=True,
-        type=engine_argument,
-        metavar="URL[,...]",
-        help="an engine; again for each one",
-    )
+    add_engine_option(command)
     command.add_argument(
         "--probe",
         action="store_true",

@@ -6,7 +6,7 @@ from typing import Any
 
 from cli.commands import Subcommands
 from cli.resources import CLEAN, FINDINGS, add_files, given, print_json, tell
-from lineside.findings import did_you_mean
+from policies.checks.proofs import Malformed, parse_never
 from policies.confirm import Reached
 from policies.facts import RequestFacts, Target
 from policies.model import BackendSelector, BackendType
@@ -42,15 +42,11 @@ def add_to(commands: Subcommands) -> None:
 
 
 def selector(text: str) -> BackendSelector:
-    """Read `Provider` or `Provider:NAME`."""
-    kind, colon, name = text.partition(":")
-    known = [each.value for each in BackendType]
-    if kind not in known:
-        hint = did_you_mean(kind, known) or "write Provider, Local or Provider:NAME"
-        raise argparse.ArgumentTypeError(f"there is no type `{kind}`; {hint}")
-    if colon and not name:
-        raise argparse.ArgumentTypeError(f"a name belongs behind `{kind}:`")
-    return BackendSelector(type=BackendType(kind), names=(name,) if name else None)
+    """Read which backends are meant, as claims in policies say it."""
+    never = parse_never(text)
+    if isinstance(never, Malformed):
+        raise argparse.ArgumentTypeError(f"{never.message}; {never.help}")
+    return never
 
 
 def _prove(arguments: argparse.Namespace) -> int:

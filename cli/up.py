@@ -19,6 +19,7 @@ from rich.table import Table
 from cli.children import first_failure, keep
 from cli.commands import Subcommands
 from cli.examination import WRONG, examine, shown
+from cli.parsing import Parser
 from cli.shown import Out
 from cli.stack import Stack, running
 from coordinator import hub
@@ -53,14 +54,7 @@ def add_to(commands: Subcommands) -> None:
         description=DESCRIPTION,
         usage="lineside up --engine URL[,OPTION=VALUE...] [--engine ...] [options]",
     )
-    command.add_argument(
-        "--engine",
-        action="append",
-        required=True,
-        type=engine_argument,
-        metavar="URL[,...]",
-        help="an engine; again for each one",
-    )
+    add_engine_option(command)
     for name, port, text in (
         ("http", 8080, "OpenAI gateway"),
         ("grpc", 9002, "agents"),
@@ -99,8 +93,19 @@ def add_to(commands: Subcommands) -> None:
     command.set_defaults(run=lambda arguments: asyncio.run(_up(arguments)))
 
 
-def engine_argument(text: str) -> dict[str, Any]:
-    """Read an `--engine`, for argparse."""
+def add_engine_option(command: Parser) -> None:
+    """Add `--engine`, which names the engines that a command is about."""
+    command.add_argument(
+        "--engine",
+        action="append",
+        required=True,
+        type=_engine,
+        metavar="URL[,...]",
+        help="an engine; again for each one",
+    )
+
+
+def _engine(text: str) -> dict[str, Any]:
     try:
         return parse_engine(text)
     except BadEngine as error:
