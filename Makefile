@@ -5,7 +5,7 @@ VLLM_VENV ?= .venv-vllm
 ORACLE_VENV ?= .venv-oracle
 PROTO := $(wildcard proto/lineside/v1/*.proto)
 
-.PHONY: setup demo test test-soak test-vllm test-tokens check format lock proto docs bench clean
+.PHONY: setup demo test test-soak test-vllm test-tokens check format lock proto docs bench bench-routing clean
 
 setup: .venv/ready
 
@@ -60,6 +60,10 @@ bench: setup
 	$(BIN)/python bench/index.py
 	$(BIN)/python bench/pipeline.py
 	$(BIN)/python bench/streaming.py
+
+bench-routing: setup ## other routers, each in .venv-peers/, and ours before the same engines; over an hour
+	$(BIN)/python -m bench.routing
+	$(BIN)/python -m bench.capacity
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -59,6 +59,18 @@ class Asked:
             with_details=self.with_details,
         )
 
+    def rendered(self) -> JsonObject:
+        """Return what would be run: token ids in place of messages."""
+        (prompt,), (request, *_) = self.prompts, self.requests
+        return {
+            "request_id": self.envelope.id,
+            "token_ids": prompt,
+            "sampling_params": {"max_tokens": len(request.answer), "n": self.body.choices},
+            "model": self.envelope.model,
+            "stream": bool(self.body.stream),
+            "cache_salt": self.body.cache_salt,
+        }
+
     def reply(self, answers: Sequence[list[int]]) -> JsonObject:
         """Return the reply in one piece."""
         told = self.body.return_token_ids

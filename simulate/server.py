@@ -77,6 +77,7 @@ class Server:
         posts = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
+            "/v1/chat/completions/render": self._render,
             "/tokenize": self._tokenize,
             "/detokenize": self._detokenize,
             "/reset_prefix_cache": self._reset,
@@ -97,6 +98,10 @@ class Server:
     async def _completion(self, request: web.Request) -> web.StreamResponse:
         body = requests.parse(Completion, request.content_type, await request.read())
         return await self._answer(request, self._generation.completion(body, request.headers))
+
+    async def _render(self, request: web.Request) -> web.StreamResponse:
+        body = requests.parse(Chat, request.content_type, await request.read())
+        return _json(self._generation.chat(body, request.headers).rendered())
 
     async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
         driver = self._ranks.choose(request.headers.get("X-data-parallel-rank"))

@@ -74,7 +74,7 @@ class Workload:
         self.sizes = sizes or Sizes()
         dice = random.Random(f"{seed} {round} order")
         prefixes = [
-            _prose(random.Random(f"{seed} group {group}"), self.sizes.prefix_tokens)
+            prose(random.Random(f"{seed} group {group}"), self.sizes.prefix_tokens)
             for group in range(self.sizes.groups)
         ]
         self._conversations = [
@@ -115,7 +115,7 @@ class Workload:
 
     def _ask(self, conversation: _Conversation) -> Turn:
         conversation.busy = True
-        question = _prose(conversation.dice, self.sizes.question_tokens)
+        question = prose(conversation.dice, self.sizes.question_tokens)
         conversation.messages.append({"role": "user", "content": question})
         conversation.turns += 1
         body = {
@@ -142,7 +142,7 @@ class Workload:
         return self._conversations[place]
 
 
-def _prose(dice: random.Random, tokens: int) -> str:
+def prose(dice: random.Random, tokens: int) -> str:
     """Return whole sentences of about that many tokens."""
     return " ".join(_sentence(dice) for _ in range(max(1, round(tokens / TOKENS_PER_SENTENCE))))
 

@@ -316,3 +316,17 @@ async def test_an_engine_with_an_open_stream_ends_on_a_signal() -> None:
         assert b"[DONE]" not in await reader.read()
     writer.close()
     await writer.wait_closed()
+
+
+async def test_rendering_a_chat_gives_the_ids_that_tokenizing_it_gives(
+    client: aiohttp.ClientSession,
+) -> None:
+    asked = {"messages": [{"role": "user", "content": "Say less."}]}
+    async with client.post("/tokenize", json=asked) as answer:
+        ids_of_it = (await answer.json())["tokens"]
+    async with client.post(
+        "/v1/chat/completions/render", json={**asked, "max_tokens": 3}
+    ) as answer:
+        rendered = await answer.json()
+    assert rendered["token_ids"] == ids_of_it
+    assert rendered["sampling_params"] == {"max_tokens": 3, "n": 1}
