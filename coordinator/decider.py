@@ -13,6 +13,7 @@ from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine, EngineView
 from coordinator.inflight import InFlight
+from coordinator.newcomers import Newcomers
 from coordinator.overlay import STRIDE, Overlay
 from coordinator.predict import Predictor
 from coordinator.pressure import Pressure
@@ -111,6 +112,7 @@ class Decider:
     recent: RecentWork
     predictor: Predictor
     pressure: Pressure = field(default_factory=Pressure)
+    newcomers: Newcomers = field(default_factory=Newcomers)
     outstanding_s: float = OUTSTANDING_S
     clock: Clock
     rng: random.Random
@@ -156,6 +158,7 @@ class Decider:
         self.overlay.expire(now)
         layout, keys = seen.bench.layout, dict[tuple[ModelName, GroupId], Sequence[BlockKey]]()
         parts: list[Part] = []
+        full = self.newcomers.full()
         for model in sorted(seen.plan.models):
             field_ = self._field(model, layout, now)
             if not (field_.views or field_.out):
@@ -173,9 +176,22 @@ class Decider:
                     self.predictor,
                     self.pressure.beta(model, queues, now),
                     self.outstanding_s,
+                    full,
                 )
             )
         return decide(seen.plan, parts, layout, self.rng), keys
+
+    def welcome(self, engine: Engine) -> None:
+        """Note that an engine is new, or back: it is not to be buried by what is cold."""
+        now = self.clock.monotonic()
+        views = self.cluster.snapshot(now).engines
+        others = [
+            view.engine.id
+            for view in views
+            if view.engine.group == engine.group and not view.away and view.engine.id != engine.id
+        ]
+        if self.newcomers.welcome(engine, others, now):
+            self.recent.welcome(engine)
 
     async def _tokenize(
         self, request: Canonical, models: Sequence[ModelName]

@@ -162,7 +162,7 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
         stride=config.stride,
         probe_s=config.probe_s,
         changed=_followers(caches, tokens, service.recent, learned),
-        appeared=_greeter(breakers, tokens),
+        appeared=_greeter(breakers, tokens, service.decider),
         looked=lambda engine: breakers.heard(engine, clock.monotonic()),
     )
     numbering = Numbering(store, cluster)
@@ -252,11 +252,14 @@ _NO_FOLDER: Mapping[str, object] = {"source": None, "rejected": False, "findings
 """What is shown where no resources are watched."""
 
 
-def _greeter(breakers: Breakers, tokens: Tokens) -> Callable[[Engine], Awaitable[object]]:
+def _greeter(
+    breakers: Breakers, tokens: Tokens, decider: Decider
+) -> Callable[[Engine], Awaitable[object]]:
     """Return what hears of each engine that is new, or back."""
 
     def greet(engine: Engine) -> Awaitable[object]:
         breakers.reset(engine.id)
+        decider.welcome(engine)
         return tokens.keep_verified(engine)
 
     return greet

@@ -45,6 +45,13 @@ class RecentWork:
             of.sums = {name: total / of.weight for name, total in of.sums.items()}
             of.weight = 1.0
 
+    def welcome(self, engine: Engine) -> None:
+        """Let a newcomer begin with what the others have: with nothing it would get everything."""
+        of = self._groups.get(engine.group)
+        if of is not None and of.sums:
+            mean = sum(of.sums.values()) / len(of.sums)
+            of.sums[engine.id] = max(of.sums.get(engine.id, 0.0), mean)
+
     def column(self, views: Sequence[EngineView]) -> list[float]:
         """Return the recent work of engines, mostly of one group."""
         group, sums, weight = None, dict[EngineId, float](), 1.0

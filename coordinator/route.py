@@ -9,7 +9,7 @@ those who look at one: the winner, its fallbacks, a record that is read.
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -33,6 +33,9 @@ Units: TypeAlias = tuple[int, int, int]
 
 OUTSTANDING_S = 0.02
 """Cost of each request in flight: keeps decode batches even where nothing is queued."""
+
+FULL_S = 1e4
+"""What puts an engine behind all that are not full, whatever their queues."""
 
 MEDIUM_WEIGHTS = (1.0, 0.8, 0.4)
 """What a cached block is worth in gpu, cpu, disk; the rest of it counts as uncached work."""
@@ -212,12 +215,14 @@ def measure(
     predictor: Predictor,
     beta: float,
     outstanding_s: float = OUTSTANDING_S,
+    full: Container[EngineId] = (),
 ) -> Part:
     """Predict what a request is to each engine of a field.
 
     `queues` are the engines'. `recent_of` returns the seconds of work that each was given lately.
     `beta` weighs the request's own prefill as a delay for those that come after it, and
-    `outstanding_s` is the cost of each request in flight.
+    `outstanding_s` is the cost of each request in flight. Engines that are `full` come last,
+    unless they hold most of the prompt.
     """
     overlap, ahead, own_s = _own(field, facts, held, predictor)
     outstanding, wait_s = [queue[0] for queue in queues], [queue[2] for queue in queues]
@@ -238,6 +243,13 @@ def measure(
         share = SHARE * idle
         recent = [share * seconds for seconds in recent_of(field.views)]
         cost = [each + more for each, more in zip(cost, recent, strict=True)]
+    if full:
+        half = facts.load_tokens / 2
+        known = (one + more for one, more in zip(overlap, ahead, strict=True))
+        cost = [
+            each + FULL_S if name in full and cached < half else each
+            for each, name, cached in zip(cost, field.engines, known, strict=True)
+        ]
     return Part(field, facts, queues, overlap, ahead, own_s, wait_s, outstanding, recent, cost)
 
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 from coordinator.attempts import Attempt, may_repeat
 from coordinator.audit import Audit
-from coordinator.candidates import Backend, Candidate, Provider
-from coordinator.canonical import Canonical, Changes, rewrite
+from coordinator.candidates import Backend, Candidate
+from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
 from coordinator.decider import Decider, Keys, Seen
 from coordinator.engines import Engine
 from coordinator.inflight import InFlight, Lease
 from coordinator.limits import Limiter, Reservation, Usage
+from coordinator.outgoing import body_for
 from coordinator.overlay import Claim, Overlay
 from coordinator.predict import Predictor
 from coordinator.recent import RecentWork
@@ -40,7 +41,6 @@ from coordinator.unserved import why_unserved
 from lineside.clock import Clock
 from lineside.hashing import UNIT
 from lineside.ids import ModelName, TenantId
-from policies.model import SetFields
 from policies.verdict import Chosen, Denied
 
 
@@ -302,6 +302,7 @@ class Service:
         at_end = candidate.view is not None and candidate.view.hit_points
         claim = self.overlay.take(target.id, target.group, prompt, deadline, at_end)
         self.decider.recent.note(target, candidate.own_s)
+        self.decider.newcomers.note(target, now)
         return lease, claim
 
     def _overdue(self, candidate: Candidate, keys: Keys) -> int:
@@ -314,20 +315,8 @@ class Service:
         return self.overlay.overdue(target.group, prompt, target.id, now) * UNIT
 
     def _body(self, request: Canonical, candidate: Candidate, verdict: Chosen) -> bytes:
-        """Return what the backend is sent."""
-        target, asked = candidate.target, verdict.set or SetFields()
-        name: str = candidate.model
-        if isinstance(target, Provider):
-            name = target.upstream[candidate.model]
-        changes = Changes(
-            model=name,
-            announce=candidate.view is not None and self.audit.asks(candidate.view),
-            max_tokens=asked.max_tokens,
-            defaults=asked.defaults or {},
-            parameters=asked.parameters or {},
-            foreign=isinstance(target, Provider),
-        )
-        return rewrite(request, changes)
+        announce = candidate.view is not None and self.audit.asks(candidate.view)
+        return body_for(request, candidate, verdict.set, announce)
 
     def _settle(self, routed: Routed, now: float) -> None:
         """Note that the prompt is in the engine's cache."""
