@@ -18,11 +18,7 @@ from coordinator.providers import ProviderKeys
 from coordinator.refusal import Refusal, UpstreamBroken, UpstreamUnreachable
 from coordinator.service import Routed, Service
 from lineside.ids import EngineId
-<<<<<<< Updated upstream
-from policies.reserved import HOP_BY_HOP
-=======
-from policies.reserved import HEADERS
->>>>>>> Stashed changes
+from policies.reserved import HEADERS, HOP_BY_HOP
 
 KEEP_ALIVE_S = 4.0
 """Idle connections are let go before the engine does it: uvicorn closes them after 5 s."""
