@@ -345,4 +345,5 @@ def _connect(socket: _Socket, endpoint: str, *, bind: bool = False) -> None:
         (socket.bind if bind else socket.connect)(endpoint)
     except zmq.ZMQError as error:
         verb = "bind" if bind else "connect to"
-        raise CannotSubscribe(f"cannot {verb} `{endpoint}`: {error.strerror}") from error
+        reason = zmq.strerror(error.errno or 0)  # its own text names the address again
+        raise CannotSubscribe(f"cannot {verb} `{endpoint}`: {reason}") from error

@@ -1,6 +1,7 @@
 """Events over real sockets, from a publisher that loses, drops, restarts and falls silent."""
 
 import asyncio
+import re
 import socket as sockets
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
@@ -527,21 +528,23 @@ async def test_the_captured_restarts_are_seen(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        pytest.param({"events": "nowhere"}, "cannot connect to `nowhere`: ", id="no address"),
+        pytest.param(
+            {"events": "nowhere"}, "cannot connect to `nowhere`: Invalid argument", id="no address"
+        ),
         pytest.param(
             {"events": "tcp://192.0.2.1:5557", "bind": True},
-            "cannot bind `tcp://192.0.2.1:5557`: ",
+            "cannot bind `tcp://192.0.2.1:5557`: Cannot assign requested address",
             id="an address of another machine",
         ),
         pytest.param(
             {"events": "tcp://127.0.0.1:9", "replay": "tcp://"},
-            "cannot connect to `tcp://`: ",
+            "cannot connect to `tcp://`: Invalid argument",
             id="no replay address",
         ),
     ],
 )
 async def test_an_endpoint_that_cannot_be_used_says_so(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(CannotSubscribe, match=text):
+    with pytest.raises(CannotSubscribe, match=rf"^{re.escape(text)}\Z"):
         async with aclosing(Subscriber(**options).items()) as items:
             await anext(items)
 

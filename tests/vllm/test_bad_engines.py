@@ -74,12 +74,9 @@ async def test_each_is_called_what_it_is_and_matched_as_far_as_it_can_be(
             server.id: NO_EVENTS if name == "off" else LIVE for name, server in servers.items()
         }
         sizes = {id: engine["block_size"] for id, engine in (await front.engines()).items()}
-        assert [sizes[server.id] or None for server in servers.values()] == [
-            None,
-            WIDE,
-            BLOCK,
-            BLOCK,
-        ]
+        assert sizes == {
+            server.id: WIDE if name == "wide" else BLOCK for name, server in servers.items()
+        }
         ready = await front.debug("/readyz")
         assert ready["ready"] is True
 
