@@ -94,8 +94,17 @@ class _Generation(jinja2.ext.Extension):
         return caller()
 
 
+_DICT_NAMES = frozenset(dir(dict))
+
+
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**"})
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Look a message's field up as the base class does, without its exception in between."""
+        if type(obj) is dict and attribute not in _DICT_NAMES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and isinstance(right, int) and right > MAX_POWER:
