@@ -163,47 +163,36 @@ class VirtualRouter:
         resources: Resources = NO_RESOURCES,
         model: str = "replayed",
     ) -> None:
-        self._names = names = [EngineId(f"engine-{number}") for number in range(1, engines + 1)]
-        self._cluster = cluster = Cluster()
-        cluster.assign([_engine(name, model) for name in names])
-        for name in names:
-            cluster.observe_status(name, Status(Events.LIVE, block_size=ENGINE_BLOCK), HEARD_AT)
-            cluster.observe_digest(name, FIRST, True, False, HEARD_AT)
-        self._look_at = 0.0
+        self._names = [EngineId(f"engine-{number}") for number in range(1, engines + 1)]
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        self._cluster = _cluster(self._names, model)
+        self._clock, self._prompts, self._index = VirtualClock(), Prompts(), Index(self._names)
+        self._request, self._look_at = _request(model), 0.0
+        self._open: dict[int, tuple[Routed, Paired]] = {}
         self.paired: list[Paired] = []
         """In the order of first tokens."""
         self.refused = 0
         self.elsewhere = 0
         """Requests that policies sent to a provider."""
-        self._clock, self._prompts, self._index = VirtualClock(), Prompts(), Index(names)
-        self._numbers = {name: number for number, name in enumerate(names)}
-        self._request = _request(model)
-        self._open: dict[int, tuple[Routed, Paired]] = {}
-        self._service = Service(
-            decider=Decider(
-                cluster=cluster,
-                rules=Rules(cluster, resources),
-                overlaps=self._index,
-                tokens=self._prompts,
-                inflight=parts.inflight(),
-                overlay=parts.overlay(),
-                recent=parts.recent(),
-                predictor=parts.predictor(),
-                pressure=parts.pressure(),
-                outstanding_s=parts.outstanding_s,
-                clock=self._clock,
-                rng=rng,
-                secret=SECRET,
-            ),
-            limiter=Unlimited(),
-            tagger=GivenTags(),
-            records=Records(),
-            lease_s=LEASE_S,
-            audit=Audit(0.0, rng),
+        decider = Decider(
+            cluster=self._cluster,
+            rules=Rules(self._cluster, resources),
+            overlaps=self._index,
+            tokens=self._prompts,
+            inflight=parts.inflight(),
+            overlay=parts.overlay(),
+            recent=parts.recent(),
+            predictor=parts.predictor(),
+            pressure=parts.pressure(),
+            outstanding_s=parts.outstanding_s,
+            clock=self._clock,
+            rng=rng,
+            secret=SECRET,
         )
-        names_models = self._service.decider.rules.bench().layout.inventory.models
-        if len(names_models) > 1:
-            raise ManyModels(sorted(names_models))
+        models = decider.rules.bench().layout.inventory.models
+        if len(models) > 1:
+            raise ManyModels(", ".join(sorted(models)))
+        self._service = _service(decider, rng)
 
     def choose(self, job: Job, now: float) -> int | None:
         self._clock.now, self._prompts.job = now, job
@@ -256,6 +245,28 @@ class VirtualRouter:
 
 class ManyModels(Exception):
     """Resources name more models than the one that a trace is of."""
+
+
+def _service(decider: Decider, rng: random.Random) -> Service:
+    return Service(
+        decider=decider,
+        limiter=Unlimited(),
+        tagger=GivenTags(),
+        records=Records(),
+        lease_s=LEASE_S,
+        audit=Audit(0.0, rng),
+        shed_wait_s=_DEFAULTS.shed_wait_s,
+    )
+
+
+def _cluster(names: Sequence[EngineId], model: str) -> Cluster:
+    """Return a cluster that discovery found and agents have reported on."""
+    cluster = Cluster()
+    cluster.assign([_engine(name, model) for name in names])
+    for name in names:
+        cluster.observe_status(name, Status(Events.LIVE, block_size=ENGINE_BLOCK), HEARD_AT)
+        cluster.observe_digest(name, FIRST, True, False, HEARD_AT)
+    return cluster
 
 
 def _engine(name: EngineId, model: str) -> Engine:
