@@ -1,6 +1,6 @@
 """What policies mean, said slowly: no compiling, no bit masks, one target and one rule at a time.
 
-Written from the text (DESIGN 6, docs/policies.md). It shares with `policies.evaluate` its types and
+Written from the text (docs/policies.md). It shares with `policies.evaluate` its types and
 the hash that splits conversations, no more. Tests hold evaluation against it.
 """
 
