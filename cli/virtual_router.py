@@ -20,12 +20,12 @@ from coordinator.engines import Engine, ServedModel
 from coordinator.index import GroupIndex, Slot
 from coordinator.inflight import InFlight
 from coordinator.limits import Unlimited, Usage
+from coordinator.measurement import OUTSTANDING_S, Units
 from coordinator.overlay import STRIDE, Overlay
 from coordinator.predict import Learned, Predictor
 from coordinator.pressure import Pressure
 from coordinator.recent import RecentWork
 from coordinator.records import Records
-from coordinator.route import OUTSTANDING_S, Units
 from coordinator.rules import Resources, Rules
 from coordinator.service import Routed, Service
 from coordinator.tagging import GivenTags

@@ -13,23 +13,22 @@ from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine, EngineView
 from coordinator.inflight import InFlight
-from coordinator.newcomers import Newcomers
-from coordinator.overlay import STRIDE, Overlay
-from coordinator.predict import Predictor
-from coordinator.pressure import Pressure
-from coordinator.recent import RecentWork
-from coordinator.route import (
+from coordinator.measurement import (
     OUTSTANDING_S,
-    Decision,
     Facts,
     Field,
     Held,
     Part,
     Units,
-    decide,
     field_of,
     measure,
 )
+from coordinator.newcomers import Newcomers
+from coordinator.overlay import STRIDE, Overlay
+from coordinator.predict import Predictor
+from coordinator.pressure import Pressure
+from coordinator.recent import RecentWork
+from coordinator.route import Decision, decide
 from coordinator.rules import Bench, Rules, Saturated
 from coordinator.targets import Layout
 from coordinator.tokens import Tokenized, TokenState

@@ -13,11 +13,11 @@ from coordinator.decider import Decider, Overlaps
 from coordinator.engines import Engine, ServedModel
 from coordinator.inflight import InFlight
 from coordinator.limits import Unlimited, Usage
+from coordinator.measurement import Units
 from coordinator.overlay import Overlay
 from coordinator.predict import FixedRate
 from coordinator.recent import RecentWork
 from coordinator.records import Record, Records
-from coordinator.route import Units
 from coordinator.rules import Rules
 from coordinator.service import Routed, Service
 from coordinator.tagging import GivenTags

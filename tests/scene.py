@@ -7,8 +7,9 @@ from typing import Any
 from coordinator.candidates import Backend
 from coordinator.engines import Engine, EngineView, ServedModel
 from coordinator.inflight import EMPTY, Queue
+from coordinator.measurement import Facts, Held, Units, field_of, measure
 from coordinator.predict import Predictor
-from coordinator.route import Decision, Facts, Held, Units, decide, field_of, measure
+from coordinator.route import Decision, decide
 from coordinator.targets import Layout
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 from lineside.signals import Events, Status

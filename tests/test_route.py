@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from coordinator.engines import ASLEEP_FOR_S, EngineView
 from coordinator.inflight import PeerSum, Queue
+from coordinator.measurement import Units
 from coordinator.predict import FixedRate
-from coordinator.route import Decision, Units
+from coordinator.route import Decision
 from lineside.signals import Events, Load, Status
 from policies.verdict import Chosen, Empty
 from tests import scene

@@ -16,6 +16,7 @@ from coordinator.decider import Decider
 from coordinator.engines import Engine, ServedModel
 from coordinator.inflight import InFlight
 from coordinator.limits import Reservation, Usage
+from coordinator.measurement import Units
 from coordinator.overlay import GRACE_S, Overlay
 from coordinator.predict import FixedRate
 from coordinator.recent import RecentWork
@@ -28,7 +29,6 @@ from coordinator.refusal import (
     UnknownModel,
     UpstreamBroken,
 )
-from coordinator.route import Units
 from coordinator.rules import Rules
 from coordinator.service import Refused, Routed, Service
 from coordinator.tagging import GivenTags

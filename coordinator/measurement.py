@@ -1,0 +1,332 @@
+"""What a request is to each engine that may serve it: overlap, wait, own prefill, cost. Pure.
+
+What is shown is `predicted_ttft_s`; what `minimize: PredictedTTFT` orders by is `cost`, which also
+counts what this prefill does to those who come after it (decision 009), and how much its engine was
+given lately. Nothing is remembered here.
+
+Measurements are columns, one entry for each runner of a field; a `Candidate` is made of them for
+those who look at one.
+"""
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+from coordinator.candidates import Candidate
+from coordinator.engines import Engine, EngineView
+from coordinator.inflight import NO_PEER, Queue
+from coordinator.predict import Params, Predictor
+from coordinator.recent import SHARE
+from coordinator.targets import Layout
+from lineside.hashing import UNIT
+from lineside.ids import EngineId, ModelName
+from policies.model import Measure
+
+Units: TypeAlias = tuple[int, int, int]
+"""Leading units that an engine holds in gpu; in gpu or cpu; in any medium. Never falls."""
+
+OUTSTANDING_S = 0.02
+"""Cost of each request in flight: keeps decode batches even where nothing is queued."""
+
+FULL_S = 1e4
+"""What puts an engine behind all that are not full, whatever their queues."""
+
+MEDIUM_WEIGHTS = (1.0, 0.8, 0.4)
+"""What a cached block is worth in gpu, cpu, disk; the rest of it counts as uncached work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a decision needs to know of a request, for one of the models that may serve it."""
+
+    prompt_tokens: int | None
+    """`None`: unknown; engines are then ranked by load alone."""
+    load_tokens: int
+    """What the request weighs in an engine's queue: its prompt tokens, or an estimate."""
+
+
+class Held(NamedTuple):
+    """What engines hold of the prompt, in leading units."""
+
+    indexed: Mapping[EngineId, Units] = MappingProxyType({})
+    """By the engines' own word."""
+    claimed: Mapping[EngineId, int] = MappingProxyType({})
+    """By our own decisions, in gpu, whatever the index says (yet)."""
+
+
+class Kind(NamedTuple):
+    """What a prediction needs to know of an engine beside its cache. Engines are of few kinds."""
+
+    block: int
+    """Tokens in a block; 0: nothing can be said of its cache."""
+    credit: float
+    """How far what the index says of it counts."""
+    engine: Engine
+    """One of them, to ask the predictor about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What follows from the engines' views alone, worked out once for all who see the same.
+
+    The sequences have one entry for each engine in the running.
+    """
+
+    model: ModelName
+    views: tuple[EngineView, ...]
+    engines: tuple[EngineId, ...]
+    places: tuple[int, ...]
+    """In the inventory."""
+    kinds: tuple[int, ...]
+    """Places in `kind_of`."""
+    kind_of: tuple[Kind, ...]
+    at: Mapping[int, int]
+    """From a place in the inventory to a number in the sequences."""
+    out: tuple[tuple[int, EngineView, str], ...]
+    """The others: place, view, and why."""
+
+
+def field_of(
+    model: ModelName,
+    views: Iterable[EngineView],
+    layout: Layout,
+    class_of: Callable[[Engine], str],
+) -> Field:
+    """Return which engines are in the running for a model.
+
+    Failing engines are used where there are no others: what may fail beats what surely does.
+    `class_of` names engines that are predicted alike.
+    """
+    running: list[tuple[int, EngineView]] = []
+    failing: list[tuple[int, EngineView]] = []
+    out: list[tuple[int, EngineView, str]] = []
+    for view in views:
+        place = layout.place(view.engine.id, model)
+        if place is None:
+            continue  # discovered since the layout was made
+        if view.away or view.asleep:
+            out.append((place, view, "away" if view.away else "asleep"))
+        else:
+            (failing if view.failing else running).append((place, view))
+    if running:
+        out += [(place, view, "failing") for place, view in failing]
+    running = running or failing
+    numbers, kind_of = _kinds((view for _, view in running), class_of)
+    return Field(
+        model,
+        tuple(view for _, view in running),
+        tuple(view.engine.id for _, view in running),
+        tuple(place for place, _ in running),
+        numbers,
+        kind_of,
+        {place: number for number, (place, _) in enumerate(running)},
+        tuple(out),
+    )
+
+
+def _kinds(
+    views: Iterable[EngineView], class_of: Callable[[Engine], str]
+) -> tuple[tuple[int, ...], tuple[Kind, ...]]:
+    """Return each engine's kind as a place in the kinds, and the kinds."""
+    places: dict[tuple[int, float, str], int] = {}
+    kind_of: list[Kind] = []
+    numbers = []
+    for view in views:
+        block = (view.block_size or UNIT) if view.cache_usable else 0
+        key = block, view.credit, class_of(view.engine)
+        if key not in places:
+            places[key] = len(kind_of)
+            kind_of.append(Kind(block, view.credit, view.engine))
+        numbers.append(places[key])
+    return tuple(numbers), tuple(kind_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What was measured of a field's runners, for one request. Each list has one entry for each."""
+
+    field: Field
+    facts: Facts
+    queues: Sequence[Queue]
+    overlap: Sequence[int]
+    """Tokens that will be read from the cache, by the index."""
+    ahead: Sequence[int]
+    """What our own decisions in flight will have added by then."""
+    own_s: Sequence[float]
+    wait_s: Sequence[float]
+    outstanding: Sequence[int]
+    recent_s: Sequence[float] | None
+    """What recent work adds to the cost; `None`: nothing."""
+    cost: Sequence[float]
+
+    def candidate(
+        self, number: int, stage: str = "", dropped_by: str = "", why: str = ""
+    ) -> Candidate:
+        """Return a runner as the decision saw it."""
+        view, prompt = self.field.views[number], self.facts.prompt_tokens
+        overlap, ahead = self.overlap[number], self.ahead[number]
+        return Candidate(
+            target=view.engine,
+            model=self.field.model,
+            view=view,
+            overlap_tokens=overlap,
+            speculative_tokens=ahead,
+            uncached_tokens=None if prompt is None else prompt - overlap - ahead,
+            own_s=self.own_s[number],
+            wait_s=self.wait_s[number],
+            outstanding=self.outstanding[number],
+            recent_s=self.recent_s[number] if self.recent_s else 0.0,
+            cost=self.cost[number],
+            predicted_ttft_s=self.value(Measure.PREDICTED_TTFT, number),
+            stage=stage,
+            dropped_by=dropped_by,
+            why=why,
+        )
+
+    def value(self, measure: Measure, number: int) -> float | None:
+        """Return one measurement of a runner; `None`: not known."""
+        prompt, load = self.facts.prompt_tokens, self.field.views[number].load
+        match measure:
+            case Measure.PREDICTED_TTFT:
+                return None if prompt is None else self.wait_s[number] + self.own_s[number]
+            case Measure.QUEUED_PROMPTS:
+                ours, reported = self.queues[number].queued, load and load.waiting
+                return max(ours, reported or 0)
+            case Measure.RUNNING_PROMPTS:
+                queue, reported = self.queues[number], load and load.running
+                return max(queue.outstanding - queue.queued, reported or 0)
+            case Measure.CACHED_TOKENS:
+                return None if prompt is None else self.overlap[number] + self.ahead[number]
+            case Measure.UNCACHED_TOKENS:
+                cached = self.overlap[number] + self.ahead[number]
+                return None if prompt is None else prompt - cached
+            case Measure.KV_CACHE_USAGE:
+                return load.kv_cache_usage if load else None
+            case Measure.FRESHNESS:
+                return self.field.views[number].heard_age_s
+            case _:
+                return None
+
+
+def measure(
+    field: Field,
+    facts: Facts,
+    held: Held,
+    queues: Sequence[Queue],
+    recent_of: Callable[[Sequence[EngineView]], Sequence[float]],
+    predictor: Predictor,
+    beta: float,
+    outstanding_s: float = OUTSTANDING_S,
+    full: Container[EngineId] = (),
+) -> Part:
+    """Predict what a request is to each engine of a field.
+
+    `queues` are the engines'. `recent_of` returns the seconds of work that each was given lately.
+    `beta` weighs the request's own prefill as a delay for those that come after it, and
+    `outstanding_s` is the cost of each request in flight. Engines that are `full` come last,
+    unless they hold most of the prompt.
+    """
+    overlap, ahead, own_s = _own(field, facts, held, predictor)
+    outstanding, wait_s = [queue[0] for queue in queues], [queue[2] for queue in queues]
+    # What was counts as far as nothing is: queues say it better while there are any.
+    idle = outstanding.count(0) / max(1, len(outstanding))
+    for number, queue in enumerate(queues):
+        if (peers := queue[3]) is not NO_PEER:
+            outstanding[number] += peers.outstanding
+            params = predictor.params(field.views[number].engine)
+            wait_s[number] += params.own_s(peers.queued_tokens, 0)
+    weight = 1 + beta
+    cost = [
+        wait + weight * own + outstanding_s * many
+        for wait, own, many in zip(wait_s, own_s, outstanding, strict=True)
+    ]
+    recent = None
+    if idle:
+        share = SHARE * idle
+        recent = [share * seconds for seconds in recent_of(field.views)]
+        cost = [each + more for each, more in zip(cost, recent, strict=True)]
+    if full:
+        known = [one + more for one, more in zip(overlap, ahead, strict=True)]
+        cost = _full_last(cost, field.engines, full, known, facts.load_tokens / 2)
+    return Part(field, facts, queues, overlap, ahead, own_s, wait_s, outstanding, recent, cost)
+
+
+def _full_last(
+    cost: Sequence[float],
+    engines: Sequence[EngineId],
+    full: Container[EngineId],
+    known: Sequence[int],
+    most: float,
+) -> list[float]:
+    """Put engines that are full behind the others, unless they hold most of the prompt."""
+    return [
+        each + FULL_S if name in full and cached < most else each
+        for each, name, cached in zip(cost, engines, known, strict=True)
+    ]
+
+
+def _own(
+    field: Field, facts: Facts, held: Held, predictor: Predictor
+) -> tuple[Sequence[int], Sequence[int], Sequence[float]]:
+    """Return each engine's overlap, what is on its way, and its own prefill. The hot loop.
+
+    Engines of a kind that hold as much are alike, so each likeness is worked out once.
+    """
+    indexed, claimed = held.indexed.get, held.claimed.get
+    if held.claimed:
+        likenesses = [
+            (kind, indexed(name), claimed(name))
+            for kind, name in zip(field.kinds, field.engines, strict=True)
+        ]
+    else:
+        likenesses = [
+            (kind, indexed(name), None)
+            for kind, name in zip(field.kinds, field.engines, strict=True)
+        ]
+    params = [predictor.params(kind.engine) for kind in field.kind_of]
+    worked_out = {
+        like: _worked_out(field.kind_of[like[0]], params[like[0]], facts, like[1], like[2])
+        for like in set(likenesses)
+    }
+    if not likenesses:
+        return (), (), ()
+    overlaps, aheads, owns = zip(*[worked_out[like] for like in likenesses], strict=True)
+    return overlaps, aheads, owns
+
+
+def _worked_out(
+    kind: Kind, params: Params, facts: Facts, units: Units | None, claim: int | None
+) -> tuple[int, int, float]:
+    """Return overlap, what is on its way, and the seconds of the request's own prefill."""
+    load, prompt, block = facts.load_tokens, facts.prompt_tokens, kind.block
+    # Tokens before a picture are matched although the prompt's length is only estimated. The last
+    # token is computed in any case.
+    limit = max(0, (load if prompt is None else prompt) - 1)
+    overlap, ahead, worth = 0, 0, 0.0
+    if block and units:
+        overlap, worth = _cached(units, block, limit)
+        worth *= kind.credit
+    if block and claim:
+        reach = min(claim * UNIT, limit) // block * block
+        if reach > overlap:
+            ahead, worth = reach - overlap, float(reach)
+    own_s = params.own_s(load - worth if worth < load else 0.0, overlap + ahead)
+    return overlap, ahead, own_s
+
+
+def _cached(units: Units, block: int, limit: int) -> tuple[int, float]:
+    """Return the tokens that will be read from the cache, and what they are worth.
+
+    The engine reuses whole blocks only.
+    """
+    in_gpu, _, anywhere = units
+    cached = min(anywhere * UNIT, limit) // block * block
+    if in_gpu * UNIT >= cached:
+        return cached, float(cached)
+    worth, below = 0.0, 0
+    for depth, weight in zip(units, MEDIUM_WEIGHTS, strict=True):
+        upto = min(depth * UNIT, cached)
+        worth += weight * (upto - below)
+        below = upto
+    return cached, worth
