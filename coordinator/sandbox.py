@@ -7,7 +7,7 @@ deadline, and neither its output nor what it multiplies grows beyond a bound.
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ import jinja2.meta
 import jinja2.sandbox
 from jinja2 import nodes
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 
 MAX_TEXT_CHARS = 4_000_000
 """A longer prompt is not tokenized here; no engine's context holds it."""
@@ -95,15 +95,26 @@ class _Generation(jinja2.ext.Extension):
 
 
 _DICT_NAMES = frozenset(dir(dict))
+_HARMLESS: Mapping[type, frozenset[str]] = {
+    str: frozenset(n for n in dir(str) if n[0] != "_") - {"format", "format_map"},
+    LoopContext: frozenset(
+        {"index", "index0", "revindex", "revindex0", "first", "last", "length"}
+        | {"previtem", "nextitem", "depth", "depth0", "cycle", "changed"}
+    ),
+}
+"""What the sandbox allows after a dozen checks, and formats in no way of its own."""
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**"})
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Look a message's field up as the base class does, without its exception in between."""
-        if type(obj) is dict and attribute not in _DICT_NAMES:
+        """Look up as the base class does, which takes half of all rendering over it."""
+        kind = type(obj)
+        if kind is dict and attribute not in _DICT_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if attribute in _HARMLESS.get(kind, ()):
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:

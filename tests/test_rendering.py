@@ -281,6 +281,18 @@ def test_whitespace_loops_and_marks_are_those_of_the_engine() -> None:
             "{{ messages.__class__.__mro__ }}", {}, Reason.REFUSED, id="a way out of the sandbox"
         ),
         pytest.param(
+            "{{ '{0.__class__.__mro__}'.format(messages) }}",
+            {},
+            Reason.REFUSED,
+            id="a way out through a format",
+        ),
+        pytest.param(
+            "{% for m in messages %}{{ loop.__class__.__mro__ }}{% endfor %}",
+            {},
+            Reason.REFUSED,
+            id="a way out through a loop",
+        ),
+        pytest.param(
             "x", {"chat_template_kwargs": {"tokenize": True}}, Reason.REFUSED, id="reserved names"
         ),
         pytest.param("x", {"chat_template_kwargs": 5}, Reason.REFUSED, id="variables as a number"),
