@@ -7,7 +7,7 @@ names, numbers and reasons, never text, token ids, block keys or header values.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from coordinator.attempts import Attempt
 from coordinator.candidates import Candidate
@@ -20,7 +20,7 @@ from policies.verdict import Chosen
 CAPACITY = 2000
 """Records kept, about 2 kB each with a few engines; the oldest goes first."""
 
-ENDS = ("finished", "rejected", "failed", "aborted", "refused")
+End: TypeAlias = Literal["finished", "rejected", "failed", "aborted", "refused"]
 """How a request ended: answered; the engine refused it; no answer; the client left; we refused."""
 
 
@@ -28,7 +28,7 @@ ENDS = ("finished", "rejected", "failed", "aborted", "refused")
 class Outcome:
     """What came of a decision, beside what was predicted. `None`: not known, or not yet."""
 
-    end: str | None = None
+    end: End | None = None
     status: int | None = None
     finish: str | None = None
     ttft_s: float | None = None

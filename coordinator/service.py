@@ -24,7 +24,7 @@ from coordinator.outgoing import body_for
 from coordinator.overlay import Claim, Overlay
 from coordinator.predict import Predictor
 from coordinator.recent import RecentWork
-from coordinator.records import Record, Records
+from coordinator.records import End, Record, Records
 from coordinator.refusal import (
     Draining,
     NoEngineReady,
@@ -351,7 +351,7 @@ class Service:
         sound = (c for c in left if not ((view := views.get(c.target.id)) and view.failing))
         return next(sound, next(iter(left), None))
 
-    def _end(self, routed: Routed, end: str, status: int | None) -> bool:
+    def _end(self, routed: Routed, end: End, status: int | None) -> bool:
         now = self.clock.monotonic()
         self.inflight.release(routed.lease, now)
         if routed.claim:
