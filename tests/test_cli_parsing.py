@@ -31,9 +31,7 @@ def test_rare_options_are_kept_for_help_all(capsys: pytest.CaptureFixture[str]) 
         pytest.param(
             ["rout"], "lineside: there is no command `rout`; did you mean `route`?", id="near"
         ),
-        pytest.param(
-            ["fly"], "lineside: there is no command `fly`; see --help", id="far"
-        ),
+        pytest.param(["fly"], "lineside: there is no command `fly`; see --help", id="far"),
         pytest.param(
             ["get", "engine"],
             "lineside get: there is no command `engine`; did you mean `engines`?",
