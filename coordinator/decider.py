@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from coordinator.answers import Answers
 from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine, EngineView
@@ -24,6 +25,7 @@ from coordinator.measurement import (
     measure,
 )
 from coordinator.newcomers import Newcomers
+from coordinator.outlook import RequestOutlook
 from coordinator.overlay import STRIDE, Overlay
 from coordinator.predict import Predictor
 from coordinator.pressure import Pressure
@@ -87,6 +89,7 @@ class Seen:
     """For each model that may still serve it."""
     tokenized: Tokenized = field(repr=False)
     """For the model that was asked for, or the first that it may mean."""
+    tenant: TenantId
 
     @property
     def is_hopeless(self) -> bool:
@@ -112,6 +115,7 @@ class Decider:
     predictor: Predictor
     pressure: Pressure = field(default_factory=Pressure)
     newcomers: Newcomers = field(default_factory=Newcomers)
+    answers: Answers = field(default_factory=Answers)
     outstanding_s: float = OUTSTANDING_S
     clock: Clock
     rng: random.Random
@@ -149,7 +153,7 @@ class Decider:
         others = [model for model in sorted(plan.models) if model not in tokens]
         if others:
             tokens |= await self._tokenize(request, others)
-        return Seen(request, bench, plan, tokens, _first_known(tokens))
+        return Seen(request, bench, plan, tokens, _first_known(tokens), tenant)
 
     def decide(self, seen: Seen) -> tuple[Decision, Keys]:
         """Measure and rank. No await: load that is read is load that the caller reserves."""
@@ -178,7 +182,11 @@ class Decider:
                     full,
                 )
             )
-        return decide(seen.plan, parts, layout, self.rng), keys
+        expected = self.answers.expected_tokens(
+            seen.tenant, ModelName(seen.request.model), seen.request.max_tokens
+        )
+        outlook = RequestOutlook(seen.bench, self.answers, self.predictor, expected)
+        return decide(seen.plan, parts, layout, outlook, self.rng), keys
 
     def welcome(self, engine: Engine) -> None:
         """Note that an engine is new, or back: it is not to be buried by what is cold."""

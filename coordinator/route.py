@@ -1,15 +1,16 @@
-"""A plan and what was measured to a decision: the policies rank, and say why not others. Pure.
+"""A plan and what was measured to a decision: the policies rank, the caller accounts. Pure.
 
-Nothing is remembered here: the caller accounts it. Candidates are made for those who look at one:
-the winner, its fallbacks, a record that is read.
+Candidates are made for those who look at one: the winner, its fallbacks, a record that is read.
 """
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from coordinator.candidates import Candidate
+from coordinator.engines import Engine
 from coordinator.measurement import Part
 from coordinator.targets import Layout
 from policies.evaluate import Plan
@@ -71,36 +72,94 @@ class Decision:
         )
 
 
-def decide(plan: Plan, parts: Sequence[Part], layout: Layout, rng: random.Random) -> Decision:
+class Outlook(Protocol):
+    """What is expected of one request's answer, and what it costs."""
+
+    def e2e_s(self, engine: Engine, ttft_s: float, running: int) -> float:
+        """Return when an engine's answer will be complete, `running` others beside it."""
+        ...
+
+    def provider_ttft_s(self, place: int) -> float | None:
+        """Return what a provider's first tokens take; `None`: it has given none yet."""
+        ...
+
+    def provider_e2e_s(self, place: int) -> float | None:
+        """Return what its whole answers take."""
+        ...
+
+    def price(self, place: int, uncached: int, cached: int) -> float | None:
+        """Return the money that the request costs at a place; `None`: no price is known."""
+        ...
+
+
+def decide(
+    plan: Plan, parts: Sequence[Part], layout: Layout, outlook: Outlook, rng: random.Random
+) -> Decision:
     """Let the policies choose among what was measured; equal costs come in random order."""
     out = 0
     for part in parts:
         for place, _, _ in part.field.out:
             out |= 1 << place
-    return Decision(plan.decide(_measured(parts), rng, out), tuple(parts), layout)
+    columns = _Columns(parts, outlook)
+    verdict = plan.decide(Measured(columns.column, columns.ranking), rng, out)
+    return Decision(verdict, tuple(parts), layout)
 
 
-def _measured(parts: Sequence[Part]) -> Measured:
-    """Return the parts' columns by place. What no part has, a provider's, is unknown."""
-    if len(parts) == 1:
-        (part,) = parts
-        at, cost = part.field.at.get, part.cost
+class _Columns:
+    """The measurements of parts by place in the inventory; what no part has is a provider's."""
 
-        def column(measure: Measure, places: Sequence[int]) -> list[float | None]:
-            return [None if (n := at(p)) is None else part.value(measure, n) for p in places]
+    def __init__(self, parts: Sequence[Part], outlook: Outlook) -> None:
+        self._parts, self._outlook = parts, outlook
+        self._found = (
+            {place: (part, n) for part in parts for place, n in part.field.at.items()}
+            if len(parts) > 1
+            else {}
+        )
 
-        def ranking(places: Sequence[int]) -> list[float | None]:
-            return [None if (n := at(p)) is None else cost[n] for p in places]
+    def ranking(self, places: Sequence[int]) -> list[float | None]:
+        """Return what orders places by predicted time to first token."""
+        if len(self._parts) == 1:
+            (part,) = self._parts
+            at, cost, provider = part.field.at.get, part.cost, self._outlook.provider_ttft_s
+            return [provider(p) if (n := at(p)) is None else cost[n] for p in places]
+        found, provider = self._found.get, self._outlook.provider_ttft_s
+        return [provider(p) if (of := found(p)) is None else of[0].cost[of[1]] for p in places]
 
-        return Measured(column, ranking)
-    found = {place: (part, n) for part in parts for place, n in part.field.at.items()}
+    def column(self, measure: Measure, places: Sequence[int]) -> list[float | None]:
+        """Return a measurement of each place."""
+        return [self._value(measure, place) for place in places]
 
-    def any_column(measure: Measure, places: Sequence[int]) -> list[float | None]:
-        return [
-            None if (of := found.get(p)) is None else of[0].value(measure, of[1]) for p in places
-        ]
+    def _value(self, measure: Measure, place: int) -> float | None:
+        part, number = self._at(place)
+        if part is None:
+            return self._of_provider(measure, place)
+        match measure:
+            case Measure.PREDICTED_E2E:
+                ttft_s = part.value(Measure.PREDICTED_TTFT, number)
+                engine, running = part.field.views[number].engine, part.outstanding[number]
+                return None if ttft_s is None else self._outlook.e2e_s(engine, ttft_s, running)
+            case Measure.COST:
+                cached = part.overlap[number] + part.ahead[number]
+                uncached = part.facts.load_tokens - cached
+                return self._outlook.price(place, max(0, uncached), cached)
+            case _:
+                return part.value(measure, number)
 
-    def any_ranking(places: Sequence[int]) -> list[float | None]:
-        return [None if (of := found.get(p)) is None else of[0].cost[of[1]] for p in places]
+    def _of_provider(self, measure: Measure, place: int) -> float | None:
+        match measure:
+            case Measure.PREDICTED_TTFT:
+                return self._outlook.provider_ttft_s(place)
+            case Measure.PREDICTED_E2E:
+                return self._outlook.provider_e2e_s(place)
+            case Measure.COST:
+                loads = [part.facts.load_tokens for part in self._parts]
+                return self._outlook.price(place, loads[0], 0) if loads else None
+            case _:
+                return None
 
-    return Measured(any_column, any_ranking)
+    def _at(self, place: int) -> tuple[Part | None, int]:
+        if len(self._parts) == 1:
+            (part,) = self._parts
+            number = part.field.at.get(place)
+            return (None, 0) if number is None else (part, number)
+        return self._found.get(place, (None, 0))

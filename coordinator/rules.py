@@ -14,12 +14,15 @@ from coordinator.engines import Engine, EngineView
 from coordinator.targets import Layout
 from lineside.ids import EngineId, ModelName
 from policies.evaluate import Bound, PolicySet, compile_
+from policies.facts import Target
 from policies.inventory import EngineFacts, Members, inventory_of, members_of, saturations
 from policies.model import (
+    BackendType,
     InferencePolicy,
     InferencePool,
     InferenceProvider,
     InferenceWorkerSet,
+    Price,
     Resource,
     Saturation,
 )
@@ -55,6 +58,8 @@ class Bench:
     members: Members
     bounds: Mapping[str, Saturation]
     """By pool."""
+    prices: Sequence[Price | None]
+    """By place in the inventory."""
 
 
 class Rules:
@@ -109,12 +114,14 @@ class Rules:
         )
         backends: dict[str, Backend] = {engine.id: engine for engine in engines}
         backends.update(self.providers)
+        members = members_of(resources.pools, resources.worker_sets, facts)
         return Bench(
             self.policies,
             self.policies.bind(inventory),
             Layout.of(inventory, backends),
-            members_of(resources.pools, resources.worker_sets, facts),
+            members,
             saturations(resources.pools),
+            [_price(target, members, resources) for target in inventory.targets],
         )
 
 
@@ -173,6 +180,18 @@ def pools_shown(bench: Bench, views: Iterable[EngineView]) -> list[dict[str, obj
         {"name": name, "engines": engines.get(name, []), "saturated": full.get(name)}
         for name in sorted(bench.bounds)
     ]
+
+
+def _price(target: Target, members: Members, resources: Resources) -> Price | None:
+    """Return what a target's tokens cost: by provider and model, else by pool, else by servers."""
+    if target.type is BackendType.PROVIDER:
+        named = [each for each in resources.providers if each.metadata.name == target.id]
+        specs = [spec for each in named for spec in each.spec.models]
+    else:
+        specs = [spec for pool in members.pools.get(target.id, ()) for spec in pool.spec.models]
+    prices = [spec.price for spec in specs if spec.name == target.model]
+    prices += [each.spec.price for each in members.worker_sets.get(target.id, ())]
+    return next((price for price in prices if price is not None), None)
 
 
 def _facts(engine: Engine) -> EngineFacts:

@@ -19,6 +19,7 @@ from coordinator.cluster import Cluster
 from coordinator.decider import Decider, Keys, Seen
 from coordinator.engines import Engine
 from coordinator.inflight import InFlight, Lease
+from coordinator.lessons import learn
 from coordinator.limits import Limiter, Reservation, Usage
 from coordinator.outgoing import body_for
 from coordinator.overlay import Claim, Overlay
@@ -326,16 +327,13 @@ class Service:
 
     def _learn(self, routed: Routed, usage: Usage) -> None:
         """Hold an answer against what was predicted of it."""
-        target, prompt = routed.target, usage.prompt_tokens
-        if not isinstance(target, Engine):
-            return
+        engine = routed.target.id
         if self.audit.ended(routed.record):
-            self.cluster.observe_word(target.id, self.audit.word(target.id))
-        if routed.own_s is not None and prompt is not None and routed.record.comparable:
-            said = usage.cached_tokens
-            cached = routed.candidate.cached_tokens if said is None else said
-            uncached = max(0, prompt - cached)
-            self.decider.predictor.learn(target, uncached, cached, routed.own_s)
+            self.cluster.observe_word(engine, self.audit.word(engine))
+        learn(
+            self.decider.predictor, self.decider.answers, routed.record, usage, routed.own_s,
+            self.clock.monotonic() - routed.decided,
+        )  # fmt: skip
 
     def _next(self, record: Record) -> Candidate | None:
         if record.decision is None:

@@ -50,6 +50,22 @@ def layout_of(views: Sequence[EngineView]) -> Layout:
     return Layout.of(inventory_of((), (), (), facts), backends)
 
 
+class NoOutlook:
+    """Expects nothing, and knows no price."""
+
+    def e2e_s(self, engine: Engine, ttft_s: float, running: int) -> float:
+        return ttft_s
+
+    def provider_ttft_s(self, place: int) -> float | None:
+        return None
+
+    def provider_e2e_s(self, place: int) -> float | None:
+        return None
+
+    def price(self, place: int, uncached: int, cached: int) -> float | None:
+        return None
+
+
 def decided(
     views: Sequence[EngineView],
     predictor: Predictor,
@@ -78,4 +94,4 @@ def decided(
         predictor,
         BETA,
     )
-    return decide(plan, [part], layout, random.Random(seed))
+    return decide(plan, [part], layout, NoOutlook(), random.Random(seed))

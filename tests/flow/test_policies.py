@@ -244,3 +244,31 @@ async def test_no_request_sees_half_of_a_set(tmp_path: Path) -> None:
             await swapped
         seen = {(body["max_tokens"], body["seed"]) for body in s.engine.bodies}
         assert seen == {(1, 1), (2, 2)}
+
+
+PRICED = """
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferencePool
+metadata: { name: own }
+spec: { models: [ { name: tiny-qwen3, price: { input: 1, output: 4 } } ] }
+---
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferencePolicy
+metadata: { name: cheap }
+spec:
+  rules:
+  - name: cheapest
+    route: { select: [ { minimize: Cost } ] }
+"""
+
+
+async def test_the_cheapest_backend_is_the_one_with_the_lower_price(tmp_path: Path) -> None:
+    async with scene(tmp_path, {"priced": PRICED}) as s:
+        assert (await s.chat({}))[2]["decision"]["type"] == "engine"  # the provider has no price
+        before = (await s.policies())["revision"]
+        priced = PROVIDER.format(url=s.provider.url, key=s.folder / "key").replace(
+            "upstream: big-model", "upstream: big-model, price: { input: 0.5, output: 2 }"
+        )
+        (s.folder / "provider.yaml").write_text(priced)
+        await s.swapped(before)
+        assert (await s.chat({}))[2]["decision"]["type"] == "provider"
