@@ -59,8 +59,8 @@ class Ask:
     @property
     def scope(self) -> tuple[str | None, str | None]:
         """Adapter and salt."""
-        lora = ADAPTER if self.body["model"] == ADAPTER else None
-        return lora, self.body.get("cache_salt")
+        model: str = self.body["model"]
+        return model if model.startswith(ADAPTER) else None, self.body.get("cache_salt")
 
     @property
     def to_tokenize(self) -> dict[str, Any]:
@@ -212,6 +212,8 @@ class Seen:
     tokens: str
     evicted: int
     """Blocks of its prompt that left the cache between decision and answer."""
+    lost: int
+    """Blocks of its prompt that had left the cache at any time before its answer."""
 
     @property
     def beyond(self) -> int | None:

@@ -131,6 +131,17 @@ class Product:
                 await until(so, KNOWN_WITHIN_S)
         await asyncio.sleep(SETTLE_S)  # for the last tokens that were generated
 
+    async def until_loaded(self, path: str, body: Mapping[str, Any]) -> None:
+        """Wait until the tokenizer is loaded; before, engines are asked for a request's tokens."""
+        asked = {"path": path, "headers": {}, "body": body}
+
+        async def so() -> bool:
+            async with self.session.post(f"{self.admin}/debug/route", json=asked) as answer:
+                record: dict[str, Any] = await answer.json()
+            return record.get("tokens_reason") != "loading"
+
+        await until(so, LIVE_WITHIN_S)
+
     async def engines(self) -> dict[str, dict[str, Any]]:
         """Return what is known of each engine."""
         return {engine["id"]: engine for engine in await self.debug("/debug/engines")}

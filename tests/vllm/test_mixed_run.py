@@ -10,14 +10,14 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.killable import Process, free_ports
-from tests.vllm.asks import BOUND
+from tests.vllm.asks import BOUND, chat
 from tests.vllm.mix import Ask, Mix, Seen, table
 from tests.vllm.model import ADAPTER, BLOCK, NAME
 from tests.vllm.product import Answer, Product, product
@@ -37,6 +37,7 @@ class Sent:
 
     ask: Ask
     answer: Answer
+    prompt: list[int]
     seen: Seen
 
 
@@ -66,7 +67,7 @@ async def test_every_prediction_is_within_a_stride_and_a_block(
     assert told["by_engine"].keys() == {server.id for server in pair}
     assert told["with_hits"] > REQUESTS / 3
     assert [each for each in simulated if not within(each)] == []
-    assert [line for line in differences if "own answer" not in line] == []
+    assert [line for line in differences if "(evicted)" not in line] == []
 
 
 def within(seen: Seen) -> bool:
@@ -84,6 +85,7 @@ async def through_vllm(pair: Sequence[Server], folder: Path) -> list[list[Sent]]
         with contextlib.ExitStack() as watched:
             witnesses = {server.id: watched.enter_context(Witness.of(server)) for server in pair}
             await front.until_states("live", "live")
+            await front.until_loaded(*chat())
             for asks in mix.rounds(REQUESTS):
                 answers = await asyncio.gather(*(front.ask(a.path, a.body) for a in asks))
                 for ask, answer in zip(asks, answers, strict=True):
@@ -93,40 +95,42 @@ async def through_vllm(pair: Sequence[Server], folder: Path) -> list[list[Sent]]
                 for ask, answer in zip(asks, answers, strict=True):
                     if ask.conversation is not None:
                         ask.conversation.answered(answer.text)
-                    evicted = evicted_between(ask, answer, pair[0], witnesses)
-                    of.append(Sent(ask, answer, seen(ask, answer, len(asks) == 1, evicted)))
+                    prompt = tokens_of(ask, pair[0])
+                    told = seen(ask, answer, len(asks) == 1, prompt, witnesses[answer.engine])
+                    of.append(Sent(ask, answer, prompt, told))
                 rounds.append(of)
             removed = sum(len(witness.removals) for witness in witnesses.values())
             print(f"\n{removed} blocks left the two caches meanwhile")
-            assert removed > 2 * BLOCKS, "too few evictions to show anything"
+            assert removed > REQUESTS, "too few evictions to show anything"
     return rounds
 
 
-def evicted_between(ask: Ask, answer: Answer, server: Server, witnesses: dict[str, Witness]) -> int:
-    """Count the blocks of its prompt that left its engine between decision and answer."""
-    if not answer.record:
-        return 0
+def tokens_of(ask: Ask, server: Server) -> list[int]:
+    """Return a prompt's token ids, by an engine's own word."""
     prompt = ask.body.get("prompt")
-    if not isinstance(prompt, list):
-        prompt = server.post("/tokenize", ask.to_tokenize)["tokens"]
-    decided = answer.record["at"]
-    ended = decided + answer.record["outcome"]["duration_s"]
-    return witnesses[answer.engine].evicted(prompt, ask.scope, decided - LAG_S, ended)
+    if isinstance(prompt, list):
+        return prompt
+    tokens: list[int] = server.post("/tokenize", ask.to_tokenize)["tokens"]
+    return tokens
 
 
-def seen(ask: Ask, answer: Answer, alone: bool, evicted: int) -> Seen:
-    record = answer.record
+def seen(ask: Ask, answer: Answer, alone: bool, prompt: list[int], witness: Witness) -> Seen:
+    """Return what came of a request, and what its engine evicted of its prompt."""
+    record, outcome = answer.record, answer.record["outcome"]
+    decided = record["at"]
+    ended = decided + outcome["duration_s"]
     return Seen(
         kind=ask.kind,
         engine=answer.engine,
         alone=alone,
         predicted=answer.predicted,
-        speculative=record["outcome"]["speculative_tokens"] or 0,
+        speculative=outcome["speculative_tokens"] or 0,
         reported=answer.reported,
         prompt_tokens=record["prompt_tokens"],
-        counted=record["outcome"]["prompt_tokens"],
+        counted=outcome["prompt_tokens"],
         tokens=f"{record['tokens']}: {record['tokens_reason']}",
-        evicted=evicted,
+        evicted=witness.evicted(prompt, ask.scope, decided - LAG_S, ended),
+        lost=witness.evicted(prompt, ask.scope, 0, ended),
     )
 
 
@@ -143,24 +147,32 @@ async def through_simulation(
         await asyncio.gather(*(process.start() for process, _ in engines.values()))
         async with product(folder / "product", *(spec for _, spec in engines.values())) as front:
             await front.until_states("live", "live")
-            for of in rounds:
-                found += await again(front, of, names)
+            await front.until_loaded(*chat(model=next(iter(names.values()))))
+            with contextlib.ExitStack() as watched:
+                witnesses = {
+                    id: watched.enter_context(Witness((await front.engines())[twin]["events"]))
+                    for (id, (_, spec)) in engines.items()
+                    for twin in [spec["url"].removeprefix("http://")]
+                }
+                for of in rounds:
+                    found += await again(front, of, names, witnesses)
     finally:
         await asyncio.gather(*(process.end() for process, _ in engines.values()))
     return found
 
 
-async def again(front: Product, of: list[Sent], names: dict[str, str]) -> list[Seen]:
+async def again(
+    front: Product, of: list[Sent], names: dict[str, str], witnesses: dict[str, Witness]
+) -> list[Seen]:
     """Send a round to the twins of those that had it."""
-    bodies = [to(names[each.answer.engine], each.ask.body) for each in of]
-    answers = await asyncio.gather(
-        *(front.ask(each.ask.path, body) for each, body in zip(of, bodies, strict=True))
-    )
-    for each, body, answer in zip(of, bodies, answers, strict=True):
+    asks = [replace(e.ask, body=to(names[e.answer.engine], e.ask.body)) for e in of]
+    answers = await asyncio.gather(*(front.ask(ask.path, ask.body) for ask in asks))
+    for ask, answer in zip(asks, answers, strict=True):
         assert answer.well, answer
-        await front.until_known(each.ask.path, body, answer)
+        await front.until_known(ask.path, ask.body, answer)
     return [
-        seen(each.ask, answer, len(of) == 1, 0) for each, answer in zip(of, answers, strict=True)
+        seen(ask, answer, len(of) == 1, each.prompt, witnesses[each.answer.engine])
+        for ask, answer, each in zip(asks, answers, of, strict=True)
     ]
 
 
@@ -190,9 +202,10 @@ def different(rounds: list[list[Sent]], simulated: list[Seen]) -> list[str]:
     lines = []
     real = [sent for of in rounds for sent in of]
     for number, (sent, twin) in enumerate(zip(real, simulated, strict=True)):
-        if sent.seen.predicted == twin.predicted or sent.seen.evicted:
+        if sent.seen.predicted == twin.predicted:
             continue
-        why = "own answer" if sent.ask.conversation and sent.ask.conversation.turns else "?"
+        # An answer's blocks differ, and after them what is the least recently used one.
+        why = "evicted" if sent.seen.lost or twin.lost else "?"
         lines.append(
             f"{number} {sent.seen.kind}: {sent.seen.predicted} of {sent.seen.reported} there, "
             f"{twin.predicted} of {twin.reported} simulated ({why})"

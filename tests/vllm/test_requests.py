@@ -53,6 +53,7 @@ async def front(pair: tuple[Server, Server], tmp_path: Path) -> AsyncIterator[Pr
         server.empty()
     async with product(tmp_path, *({"url": server.url} for server in pair)) as front:
         await front.until_states("live", "live")
+        await front.until_loaded(*chat())
         yield front
 
 
