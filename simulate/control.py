@@ -25,6 +25,7 @@ _PLACES: dict[str, Where] = {
     "/v1/completions": "generation",
     "/metrics": "metrics",
     "/tokenize": "tokenize",
+    "/v1/chat/completions/render": "tokenize",
     "/health": "health",
     "/ping": "health",
 }
