@@ -7,6 +7,7 @@ after that, and nobody is shown one.
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from multidict import CIMultiDict
 
@@ -14,7 +15,7 @@ from coordinator.candidates import Provider
 from coordinator.credentials import read_key
 from lineside import logs
 from lineside.ids import EngineId
-from policies.model import InferenceProvider
+from policies.model import Credentials, InferenceProvider
 
 log = logs.get("coordinator.providers")
 
@@ -22,30 +23,43 @@ KEPT_HEADERS = frozenset({"content-type", "retry-after"})
 """What a client gets of a provider's headers; the rest tells of our account there."""
 
 
+class _Whose(NamedTuple):
+    """Who gets a key, and where it is from."""
+
+    type: str
+    base_url: str | None
+    credentials: Credentials
+
+
+class _Known(NamedTuple):
+    whose: _Whose
+    key: str
+
+
 class ProviderKeys:
     """The keys in force. Written by `read`, read by every request to a provider."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._environ = environ
-        self._keys: dict[EngineId, str] = {}
+        self._keys: dict[EngineId, _Known] = {}
         self._problems: dict[EngineId, str] = {}
 
     def read(self, providers: Iterable[InferenceProvider]) -> None:
-        """Read all keys anew. One that cannot be read any more stays what it was."""
+        """Read all keys anew. One that cannot be read any more stays what it was.
+
+        Not where the provider is elsewhere now, or its key is: nobody gets another one's key.
+        """
         before, self._keys = self._keys, {}
         for provider in providers:
-            name, said = EngineId(provider.metadata.name), provider.spec.credentials
-            if said is None:
+            name, spec = EngineId(provider.metadata.name), provider.spec
+            if spec.credentials is None:
                 continue
-            if said.file is not None:
-                key, problem = read_key(Path(said.file), "credentials.file")
-            else:
-                key = self._environ.get(said.variable or "")
-                problem = "" if key else f"`{said.variable}` is not in the environment"
-            if key is None:
-                key = before.get(name)
+            whose = _Whose(spec.type, spec.base_url, spec.credentials)
+            key, problem = self._read(spec.credentials)
+            if key is None and name in before and before[name].whose == whose:
+                key = before[name].key
             if key:
-                self._keys[name] = key
+                self._keys[name] = _Known(whose, key)
             if problem and self._problems.get(name) != problem:
                 log.warning("provider key missing", provider=name, reason=problem)
             self._problems[name] = problem
@@ -54,6 +68,16 @@ class ProviderKeys:
         """Return all that a provider is sent beside the body."""
         headers = CIMultiDict({"content-type": "application/json", "accept-encoding": "identity"})
         headers["accept"] = "text/event-stream" if streams else "application/json"
-        if key := self._keys.get(provider.id):
-            headers["authorization"] = f"Bearer {key}"
+        if known := self._keys.get(provider.id):
+            headers["authorization"] = f"Bearer {known.key}"
         return headers
+
+    def _read(self, said: Credentials) -> tuple[str | None, str]:
+        """Return a key, or why there is none."""
+        if said.file is None:
+            key = self._environ.get(said.variable or "") or None
+            return key, "" if key else f"`{said.variable}` is not in the environment"
+        path = Path(said.file)
+        if path.exists() and not path.is_file():  # a pipe would keep the whole process waiting
+            return None, "`credentials.file` is no regular file"
+        return read_key(path, "credentials.file")
