@@ -6,6 +6,7 @@ also when a file cannot be read. Files are read and judged on a thread of their 
 
 import asyncio
 import os
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ log = logs.get("coordinator.resources")
 
 LOOK_S = 1.0
 """Between two looks at the files."""
+
+TRIES = 3
+"""How often files that change while they are read are read anew at one look."""
 
 Stamp = tuple[tuple[str, int, int, int], ...]
 """Of each file: its path, inode, time and size."""
@@ -104,9 +108,14 @@ def unfit(path: Path) -> tuple[Finding, ...]:
 def look(path: Path, known: Stamp | None) -> Judged | None:
     """Judge the files below a path; `None`: they are those that are known."""
     try:
-        names = find([str(path)])
-        stamp = tuple(_stamped(name) for name in names)
-        return None if stamp == known else judge(stamp, list(read(names)))
+        for _ in range(TRIES):
+            stamp = _stamps(path)
+            if stamp == known:
+                return None
+            documents = list(read([name for name, *_ in stamp]))
+            if _stamps(path) == stamp:  # else a guard may have moved to a file that was read before
+                return judge(stamp, documents)
+        raise Unreadable(f"{path}: its files change while they are read")
     except (Unreadable, OSError) as error:
         stamp = ((str(error), 0, 0, 0),)
         found = Finding(Place(str(path)), "unreadable", str(error))
@@ -124,6 +133,12 @@ def judge(stamp: Stamp, documents: Sequence[tuple[str, bytes]]) -> Judged:
     )
 
 
+def _stamps(path: Path) -> Stamp:
+    return tuple(_stamped(name) for name in find([str(path)]))
+
+
 def _stamped(name: str) -> tuple[str, int, int, int]:
-    stat = os.stat(name)
-    return name, stat.st_ino, stat.st_mtime_ns, stat.st_size
+    found = os.stat(name)
+    if not stat.S_ISREG(found.st_mode):  # reading a pipe might never end
+        raise Unreadable(f"{name}: is no regular file")
+    return name, found.st_ino, found.st_mtime_ns, found.st_size
