@@ -118,6 +118,8 @@ class Dispatcher:
             return Attempt(target.id, Repeat.SAFE, "no connection in time", False)
         except aiohttp.ClientConnectorError:
             return Attempt(target.id, Repeat.SAFE, "connection refused", False)
+        except aiohttp.InvalidURL:
+            return Attempt(target.id, Repeat.SAFE, "its address cannot be used", False)
         except aiohttp.ClientError:
             return Attempt(target.id, Repeat.UNCERTAIN, "the connection broke")
 
