@@ -51,6 +51,15 @@ class Candidate:
     cost: float | None = 0.0
     predicted_ttft_s: float | None = None
     """What is shown, and paired with the outcome; `None` where the prompt is unknown."""
+    predicted_e2e_s: float | None = None
+    price: float | None = None
+    """Money for the whole request; `None`: no price is known."""
+    pools: frozenset[str] = frozenset()
+    queued: int = 0
+    """Of `outstanding`, those without a first token."""
+    running: int = 0
+    is_full: bool = False
+    """A newcomer that has had its share of what is cold: it comes after the others."""
     stage: str = ""
     """Of the policy's route, for those that were ranked."""
     dropped_by: str = ""

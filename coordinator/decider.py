@@ -92,6 +92,12 @@ class Seen:
     tenant: TenantId
 
     @property
+    def models(self) -> set[ModelName]:
+        """Models that may be chosen, by shadow policies too."""
+        targets = self.bench.layout.inventory.targets
+        return {targets[place].model for place in self.plan.targets}
+
+    @property
     def is_hopeless(self) -> bool:
         """Whether the name means nothing, and no policy makes something of it."""
         return not (self.tokens or self.plan.models)
@@ -150,7 +156,8 @@ class Decider:
         plan = bench.bound.plan(facts, Saturated(bench, views))
         if isinstance(plan, Denied):
             return plan
-        others = [model for model in sorted(plan.models) if model not in tokens]
+        models = {bench.layout.inventory.targets[place].model for place in plan.targets}
+        others = [model for model in sorted(models) if model not in tokens]
         if others:
             tokens |= await self._tokenize(request, others)
         return Seen(request, bench, plan, tokens, _first_known(tokens), tenant)
@@ -162,7 +169,7 @@ class Decider:
         layout, keys = seen.bench.layout, dict[tuple[ModelName, GroupId], Sequence[BlockKey]]()
         parts: list[Part] = []
         full = self.newcomers.full()
-        for model in sorted(seen.plan.models):
+        for model in sorted(seen.tokens.keys() & seen.models):
             field_ = self._field(model, layout, now)
             if not (field_.views or field_.out):
                 continue  # providers alone serve it

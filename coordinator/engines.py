@@ -173,6 +173,12 @@ class EngineView(NamedTuple):
         return 1.0
 
     @property
+    def fresh_load(self) -> Load | None:
+        """What the engine reported, while it is not stale."""
+        age_s = self.load_age_s
+        return self.load if age_s is not None and age_s <= STALE_AFTER_S else None
+
+    @property
     def asleep(self) -> bool:
         """Whether the engine said so lately; an engine of which nothing is heard may be awake."""
         load, age_s = self.load, self.load_age_s

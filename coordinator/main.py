@@ -161,7 +161,7 @@ async def _build(config: Config, stack: AsyncExitStack) -> Parts:
         node=config.node_id,
         stride=config.stride,
         probe_s=config.probe_s,
-        changed=_followers(caches, tokens, service.recent, learned),
+        changed=_followers(caches, tokens, service.decider, learned),
         appeared=_greeter(breakers, tokens, service.decider),
         looked=lambda engine: breakers.heard(engine, clock.monotonic()),
     )
@@ -271,7 +271,7 @@ def _index_shown(caches: Caches, cap: IndexCap, overlay: Overlay) -> Mapping[str
 
 
 def _followers(
-    caches: Caches, tokens: Tokens, recent: RecentWork, learned: Learned
+    caches: Caches, tokens: Tokens, decider: Decider, learned: Learned
 ) -> Callable[[Sequence[Engine]], None]:
     """Return what hears of every new set of engines."""
     known: set[EngineId] = set()
@@ -283,7 +283,8 @@ def _followers(
         known.clear()
         known.update(groups)
         caches.assign(groups)
-        recent.keep(groups)
+        decider.recent.keep(groups)
+        decider.newcomers.keep(groups)
         learned.keep(groups)
 
     return follow

@@ -10,6 +10,7 @@ those who look at one.
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -142,7 +143,7 @@ def _kinds(
     return tuple(numbers), tuple(kind_of)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Part:
     """What was measured of a field's runners, for one request. Each list has one entry for each."""
 
@@ -159,6 +160,20 @@ class Part:
     recent_s: Sequence[float] | None
     """What recent work adds to the cost; `None`: nothing."""
     cost: Sequence[float]
+    full: Container[EngineId] = ()
+    """Newcomers that have had their share: see `ranking`."""
+
+    @cached_property
+    def ranking(self) -> Sequence[float]:
+        """What engines are ordered by: their cost, those last that are full for what is cold."""
+        if not self.full:
+            return self.cost
+        half = self.facts.load_tokens / 2
+        known = (one + more for one, more in zip(self.overlap, self.ahead, strict=True))
+        return [
+            each + FULL_S if name in self.full and cached < half else each
+            for each, name, cached in zip(self.cost, self.field.engines, known, strict=True)
+        ]
 
     def candidate(
         self, number: int, stage: str = "", dropped_by: str = "", why: str = ""
@@ -178,6 +193,9 @@ class Part:
             outstanding=self.outstanding[number],
             recent_s=self.recent_s[number] if self.recent_s else 0.0,
             cost=self.cost[number],
+            queued=self.queues[number].queued,
+            running=self.outstanding[number] - self.queues[number].queued,
+            is_full=self.ranking[number] != self.cost[number],
             predicted_ttft_s=self.value(Measure.PREDICTED_TTFT, number),
             stage=stage,
             dropped_by=dropped_by,
@@ -186,7 +204,7 @@ class Part:
 
     def value(self, measure: Measure, number: int) -> float | None:
         """Return one measurement of a runner; `None`: not known."""
-        prompt, load = self.facts.prompt_tokens, self.field.views[number].load
+        prompt, load = self.facts.prompt_tokens, self.field.views[number].fresh_load
         match measure:
             case Measure.PREDICTED_TTFT:
                 return None if prompt is None else self.wait_s[number] + self.own_s[number]
@@ -246,24 +264,9 @@ def measure(
         share = SHARE * idle
         recent = [share * seconds for seconds in recent_of(field.views)]
         cost = [each + more for each, more in zip(cost, recent, strict=True)]
-    if full:
-        known = [one + more for one, more in zip(overlap, ahead, strict=True)]
-        cost = _full_last(cost, field.engines, full, known, facts.load_tokens / 2)
-    return Part(field, facts, queues, overlap, ahead, own_s, wait_s, outstanding, recent, cost)
-
-
-def _full_last(
-    cost: Sequence[float],
-    engines: Sequence[EngineId],
-    full: Container[EngineId],
-    known: Sequence[int],
-    most: float,
-) -> list[float]:
-    """Put engines that are full behind the others, unless they hold most of the prompt."""
-    return [
-        each + FULL_S if name in full and cached < most else each
-        for each, name, cached in zip(cost, engines, known, strict=True)
-    ]
+    return Part(
+        field, facts, queues, overlap, ahead, own_s, wait_s, outstanding, recent, cost, full
+    )
 
 
 def _own(

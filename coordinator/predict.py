@@ -310,6 +310,7 @@ class Learned:
         return {
             name: {"sums": fit.sums, "error": fit.error, "count": fit.count}
             for name, fit in self._fits.items()
+            if name not in self._apart.values()  # who is apart is found out anew
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:

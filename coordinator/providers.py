@@ -49,7 +49,7 @@ class ProviderKeys:
 
         Not where the provider is elsewhere now, or its key is: nobody gets another one's key.
         """
-        before, self._keys = self._keys, {}
+        before, keys = self._keys, dict[EngineId, _Known]()
         for provider in providers:
             name, spec = EngineId(provider.metadata.name), provider.spec
             if spec.credentials is None:
@@ -59,10 +59,11 @@ class ProviderKeys:
             if key is None and name in before and before[name].whose == whose:
                 key = before[name].key
             if key:
-                self._keys[name] = _Known(whose, key)
+                keys[name] = _Known(whose, key)
             if problem and self._problems.get(name) != problem:
                 log.warning("provider key missing", provider=name, reason=problem)
             self._problems[name] = problem
+        self._keys = keys  # at once: requests read it meanwhile
 
     def headers(self, provider: Provider, streams: bool) -> CIMultiDict[str]:
         """Return all that a provider is sent beside the body."""

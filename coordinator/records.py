@@ -188,6 +188,7 @@ def _verdict_json(decision: Decision | None) -> dict[str, Any]:
 
 def _candidate_json(candidate: Candidate) -> dict[str, Any]:
     view = candidate.view
+    load = view.fresh_load if view else None
     return {
         "id": candidate.target.id,
         "endpoint": candidate.target.endpoint,
@@ -202,6 +203,13 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
         "wait_s": candidate.wait_s,
         "own_s": candidate.own_s,
         "outstanding": candidate.outstanding,
+        "queued_prompts": candidate.queued,
+        "running_prompts": candidate.running,
+        "kv_cache_usage": load.kv_cache_usage if load else None,
+        "predicted_e2e_s": candidate.predicted_e2e_s,
+        "price": candidate.price,
+        "pools": sorted(candidate.pools),
+        "newcomer_full": candidate.is_full,
         "recent_s": candidate.recent_s,
         "cache_state": view.cache_state if view else None,
         "reason": candidate.reason,

@@ -63,6 +63,7 @@ class ResourceFolder:
         judged = await asyncio.to_thread(look, self._path, self._stamp)
         if judged is not None:
             self._take(judged)
+        await asyncio.to_thread(self._applied, self._rules.resources)
         return judged.errors if judged else ()
 
     async def run(self) -> None:
@@ -72,7 +73,7 @@ class ResourceFolder:
             judged = await asyncio.to_thread(look, self._path, self._stamp)
             if judged is not None:
                 self._take(judged)
-            self._applied(self._rules.resources)
+            await asyncio.to_thread(self._applied, self._rules.resources)  # it reads files
 
     def _take(self, judged: Judged) -> None:
         self._stamp, self.findings = judged.stamp, judged.findings
@@ -82,7 +83,6 @@ class ResourceFolder:
                 log.warning("resources rejected", place=str(finding.place), code=finding.code)
             return
         self._rules.swap(judged.resources)
-        self._applied(judged.resources)
         log.info(
             "resources applied",
             revision=self._rules.revision,

@@ -5,7 +5,7 @@ Candidates are made for those who look at one: the winner, its fallbacks, a reco
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -19,13 +19,38 @@ from policies.model import Measure
 from policies.verdict import Chosen, Empty
 
 
+class Outlook(Protocol):
+    """What is expected of one request's answer, and what it costs."""
+
+    def e2e_s(self, engine: Engine, ttft_s: float, running: int) -> float:
+        """Return when an engine's answer will be complete, `running` others beside it."""
+        ...
+
+    def provider_ttft_s(self, place: int) -> float | None:
+        """Return what a provider's first tokens take; `None`: it has given none yet."""
+        ...
+
+    def provider_e2e_s(self, place: int) -> float | None:
+        """Return what its whole answers take."""
+        ...
+
+    def price(self, place: int, uncached: int, cached: int) -> float | None:
+        """Return the money that the request costs at a place; `None`: no price is known."""
+        ...
+
+
 @dataclass(frozen=True)
 class Decision:
     """What the policies made of the measurements. Candidates are made when they are looked at."""
 
     verdict: Chosen | Empty
-    parts: tuple[Part, ...]
     layout: Layout
+    columns: "Columns"
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """What was measured."""
+        return self.columns.parts
 
     @cached_property
     def chosen(self) -> Candidate:
@@ -62,34 +87,26 @@ class Decision:
         return (*by_policy, *out)
 
     def _at(self, place: int, stage: str = "", dropped_by: str = "", why: str = "") -> Candidate:
-        for part in self.parts:
-            if (number := part.field.at.get(place)) is not None:
-                return part.candidate(number, stage, dropped_by, why)
+        part, number = self.columns.at(place)
         target = self.layout.inventory.targets[place]
-        backend = self.layout.backends[place]
-        return Candidate(
-            backend, target.model, cost=None, stage=stage, dropped_by=dropped_by, why=why
+        if part is not None:
+            candidate = part.candidate(number, stage, dropped_by, why)
+        else:
+            candidate = Candidate(
+                self.layout.backends[place],
+                target.model,
+                cost=None,
+                predicted_ttft_s=self.columns.value(Measure.PREDICTED_TTFT, place),
+                stage=stage,
+                dropped_by=dropped_by,
+                why=why,
+            )
+        return replace(
+            candidate,
+            predicted_e2e_s=self.columns.value(Measure.PREDICTED_E2E, place),
+            price=self.columns.value(Measure.COST, place),
+            pools=target.pools,
         )
-
-
-class Outlook(Protocol):
-    """What is expected of one request's answer, and what it costs."""
-
-    def e2e_s(self, engine: Engine, ttft_s: float, running: int) -> float:
-        """Return when an engine's answer will be complete, `running` others beside it."""
-        ...
-
-    def provider_ttft_s(self, place: int) -> float | None:
-        """Return what a provider's first tokens take; `None`: it has given none yet."""
-        ...
-
-    def provider_e2e_s(self, place: int) -> float | None:
-        """Return what its whole answers take."""
-        ...
-
-    def price(self, place: int, uncached: int, cached: int) -> float | None:
-        """Return the money that the request costs at a place; `None`: no price is known."""
-        ...
 
 
 def decide(
@@ -100,16 +117,16 @@ def decide(
     for part in parts:
         for place, _, _ in part.field.out:
             out |= 1 << place
-    columns = _Columns(parts, outlook)
+    columns = Columns(parts, outlook)
     verdict = plan.decide(Measured(columns.column, columns.ranking), rng, out)
-    return Decision(verdict, tuple(parts), layout)
+    return Decision(verdict, layout, columns)
 
 
-class _Columns:
+class Columns:
     """The measurements of parts by place in the inventory; what no part has is a provider's."""
 
     def __init__(self, parts: Sequence[Part], outlook: Outlook) -> None:
-        self._parts, self._outlook = parts, outlook
+        self.parts, self._outlook = parts, outlook
         self._found = (
             {place: (part, n) for part in parts for place, n in part.field.at.items()}
             if len(parts) > 1
@@ -118,19 +135,20 @@ class _Columns:
 
     def ranking(self, places: Sequence[int]) -> list[float | None]:
         """Return what orders places by predicted time to first token."""
-        if len(self._parts) == 1:
-            (part,) = self._parts
-            at, cost, provider = part.field.at.get, part.cost, self._outlook.provider_ttft_s
+        if len(self.parts) == 1:
+            (part,) = self.parts
+            at, cost, provider = part.field.at.get, part.ranking, self._outlook.provider_ttft_s
             return [provider(p) if (n := at(p)) is None else cost[n] for p in places]
         found, provider = self._found.get, self._outlook.provider_ttft_s
-        return [provider(p) if (of := found(p)) is None else of[0].cost[of[1]] for p in places]
+        return [provider(p) if (of := found(p)) is None else of[0].ranking[of[1]] for p in places]
 
     def column(self, measure: Measure, places: Sequence[int]) -> list[float | None]:
         """Return a measurement of each place."""
-        return [self._value(measure, place) for place in places]
+        return [self.value(measure, place) for place in places]
 
-    def _value(self, measure: Measure, place: int) -> float | None:
-        part, number = self._at(place)
+    def value(self, measure: Measure, place: int) -> float | None:
+        """Return a measurement of one place."""
+        part, number = self.at(place)
         if part is None:
             return self._of_provider(measure, place)
         match measure:
@@ -152,14 +170,15 @@ class _Columns:
             case Measure.PREDICTED_E2E:
                 return self._outlook.provider_e2e_s(place)
             case Measure.COST:
-                loads = [part.facts.load_tokens for part in self._parts]
+                loads = [part.facts.load_tokens for part in self.parts]
                 return self._outlook.price(place, loads[0], 0) if loads else None
             case _:
                 return None
 
-    def _at(self, place: int) -> tuple[Part | None, int]:
-        if len(self._parts) == 1:
-            (part,) = self._parts
+    def at(self, place: int) -> tuple[Part | None, int]:
+        """Return the part that measured a place, and the number there; `None`: a provider's."""
+        if len(self.parts) == 1:
+            (part,) = self.parts
             number = part.field.at.get(place)
             return (None, 0) if number is None else (part, number)
         return self._found.get(place, (None, 0))

@@ -13,6 +13,7 @@ from coordinator.cluster import Cluster
 from coordinator.engines import Engine, EngineView
 from coordinator.targets import Layout
 from lineside.ids import EngineId, ModelName
+from policies.checks.kinds import BASES, SERVED_TYPES
 from policies.evaluate import Bound, PolicySet, compile_
 from policies.facts import Target
 from policies.inventory import EngineFacts, Members, inventory_of, members_of, saturations
@@ -78,7 +79,7 @@ class Rules:
         self.resources = resources
         self.policies = compile_(resources.policies)
         self.providers: dict[str, Provider] = {
-            each.id: each for each in map(_provider, resources.providers)
+            each.id: each for each in map(_provider, filter(_is_served, resources.providers))
         }
         self.revision += 1
         self._bench = None
@@ -109,8 +110,9 @@ class Rules:
     def _bound(self) -> Bench:
         engines, resources = self.cluster.assigned(), self.resources
         facts = [_facts(engine) for engine in engines]
+        served = [each for each in resources.providers if each.metadata.name in self.providers]
         inventory = inventory_of(
-            resources.pools, resources.worker_sets, resources.providers, facts, self.revision
+            resources.pools, resources.worker_sets, served, facts, self.revision
         )
         backends: dict[str, Backend] = {engine.id: engine for engine in engines}
         backends.update(self.providers)
@@ -148,21 +150,29 @@ class Saturated(Mapping[str, bool]):
 
 
 def _saturated(bench: Bench, views: Iterable[EngineView]) -> dict[str, bool]:
-    """A pool is saturated when each of its engines is that can be reached."""
-    pools: dict[str, bool] = {}
+    """A pool is saturated when each of its engines is that can be reached.
+
+    It is unknown, and not here, while none is known not to be and of some nothing is known.
+    """
+    known: dict[str, list[bool | None]] = {}
     for view in views:
         if view.away or view.asleep:
             continue
         for pool in bench.members.pool_names(view.engine.id):
             full = _is_saturated(view, bench.bounds.get(pool, Saturation()))
-            pools[pool] = pools.get(pool, True) and full
-    return pools
+            known.setdefault(pool, []).append(full)
+    return {
+        pool: False not in states
+        for pool, states in known.items()
+        if False in states or None not in states
+    }
 
 
-def _is_saturated(view: EngineView, bounds: Saturation) -> bool:
-    load = view.load
+def _is_saturated(view: EngineView, bounds: Saturation) -> bool | None:
+    """Return whether an engine is; `None`: no fresh report says so."""
+    load = view.fresh_load
     if load is None:
-        return False
+        return None
     queued, usage = bounds.queued_prompts, bounds.kv_cache_usage
     return (queued is not None and (load.waiting or 0) >= queued) or (
         usage is not None and (load.kv_cache_usage or 0.0) >= usage
@@ -198,16 +208,18 @@ def _facts(engine: Engine) -> EngineFacts:
     return EngineFacts(engine.id, engine.base_url, tuple(served.name for served in engine.models))
 
 
+def _is_served(resource: InferenceProvider) -> bool:
+    """Whether requests can be sent to a provider: in OpenAI's API, to an address that is known."""
+    spec = resource.spec
+    return spec.type in SERVED_TYPES and bool(spec.base_url or spec.type in BASES)
+
+
 def _provider(resource: InferenceProvider) -> Provider:
     spec = resource.spec
-    base_url = (spec.base_url or _BASES.get(spec.type, "")).rstrip("/").removesuffix("/v1")
+    base_url = (spec.base_url or BASES.get(spec.type, "")).rstrip("/").removesuffix("/v1")
     return Provider(
         id=EngineId(resource.metadata.name),
         base_url=base_url,
         endpoint=urlsplit(base_url).netloc,
         upstream={ModelName(each.name): each.upstream or each.name for each in spec.models},
     )
-
-
-_BASES = {"OpenAI": "https://api.openai.com"}
-"""Where providers are that have one address for all."""

@@ -55,7 +55,8 @@ class Routed:
     body: bytes = field(repr=False)
     lease: Lease
     claim: Claim | None
-    seen: Seen = field(repr=False)
+    seen: Seen | None = field(repr=False)
+    """Let go at the first token, with the prompt that it holds."""
     keys: Keys = field(repr=False)
     """Empty once the first token was seen: there is no fallback any more."""
     verdict: Chosen = field(repr=False)
@@ -189,7 +190,7 @@ class Service:
         record = routed.record
         record.attempts.append(failed)
         candidate = self._next(record) if may_repeat(record.attempts) else None
-        if candidate is None:
+        if candidate is None or routed.seen is None:
             return False
         self.inflight.release(routed.lease, self.clock.monotonic())
         if routed.claim:
@@ -323,7 +324,7 @@ class Service:
         """Note that the prompt is in the engine's cache."""
         if routed.claim:
             self.overlay.settle(routed.claim, now)
-        routed.keys = {}
+        routed.keys, routed.seen = {}, None
 
     def _learn(self, routed: Routed, usage: Usage) -> None:
         """Hold an answer against what was predicted of it."""

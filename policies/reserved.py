@@ -34,16 +34,28 @@ HEADERS = HOP_BY_HOP | {
 
 PARAMETERS = frozenset(
     {
+        "add_generation_prompt",  # what the prompt is made of is read before policies are
+        "add_special_tokens",
+        "best_of",
         "cache_salt",  # whose cached blocks a request may use
+        "chat_template",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "documents",
+        "echo",
         "ec_transfer_params",
         "kv_transfer_params",  # replaces the prompt
         "messages",
+        "mm_processor_kwargs",
+        "n",  # how many answers a request is accounted for
         "model",  # what `consider` and `split` choose
         "priority",
         "prompt",
+        "prompt_logprobs",
         "request_id",
         "stream",  # what the client waits for
         "stream_options",
+        "tools",
         "vllm_xargs",
     }
 )

@@ -243,6 +243,14 @@ CASES = [
         id="an empty list of models",
     ),
     pytest.param(
+        f"{PROVIDER}  type: Databricks\n  models: [{{name: m}}]\n",
+        [
+            "p.yaml:5:3: no-base-url: a provider of type `Databricks` has an address of its own",
+            "  help: name it in `baseURL`",
+        ],
+        id="a provider that has no usual address",
+    ),
+    pytest.param(
         f"{PROVIDER}  type: Bedrock\n  models: [{{name: m}}]\n",
         ["p.yaml:5:3: warning: not-yet-served: providers of type `Bedrock` get no requests yet"],
         id="a provider with an API of its own",

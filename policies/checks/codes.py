@@ -82,6 +82,10 @@ CODES: Mapping[str, Code] = {
         "`onEmpty: NextRule` in the last rule that routes: the default route comes next",
         "use `Reject`, or add a rule",
     ),
+    "no-base-url": _error(
+        "a provider has no address, and its type none that all share",
+        "name the root of its API in `baseURL`",
+    ),
     "no-effect": _error(
         "a rule has neither `route`, `reject` nor `limits`, or an empty list of `matches`",
         "say what it does, or remove it",

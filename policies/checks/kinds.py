@@ -19,6 +19,9 @@ from policies.model import (
 SERVED_TYPES = frozenset({"OpenAI", "Databricks", "AzureOpenAI"})
 """Types of provider that speak OpenAI's API."""
 
+BASES = {"OpenAI": "https://api.openai.com"}
+"""Where providers are that have one address for all."""
+
 
 def check_kind(resource: Resource) -> Iterator[Found]:
     """Check a resource that is not a policy."""
@@ -36,6 +39,9 @@ def _provider(spec: ProviderSpec) -> Iterator[Found]:
     if spec.type not in SERVED_TYPES:
         message = f"providers of type {quoted(spec.type)} get no requests yet"
         yield Found(("spec", "type"), "not-yet-served", message)
+    elif spec.base_url is None and spec.type not in BASES:
+        message = f"a provider of type {quoted(spec.type)} has an address of its own"
+        yield Found(("spec", "type"), "no-base-url", message, "name it in `baseURL`")
     if spec.credentials is not None:
         yield from _credentials(("spec", "credentials"), spec.credentials)
 

@@ -1,0 +1,89 @@
+"""Resources bound to engines: prices, providers that can be sent to, pools that are full."""
+
+from typing import Any
+
+import pytest
+
+from coordinator.cluster import Cluster
+from coordinator.rules import Bench, Resources, Rules, Saturated
+from lineside.signals import Load
+from policies.load import load
+from tests.scene import view
+
+HEAD = "apiVersion: kinference.buoyant.io/v1alpha1\n"
+
+
+def bench(document: str = "", *names: str) -> Bench:
+    cluster = Cluster()
+    cluster.assign([view(name).engine for name in names or ("a", "b")])
+    loaded = load([("r.yaml", document.encode())]) if document else None
+    resources = [each.resource for each in loaded.resources] if loaded else []
+    return Rules(cluster, Resources.of(resources)).bench()
+
+
+def provider(name: str, fields: str) -> str:
+    return (
+        f"{HEAD}kind: InferenceProvider\nmetadata: {{name: {name}}}\n"
+        f"spec: {{models: [{{name: m}}], {fields}}}\n---\n"
+    )
+
+
+def test_a_provider_that_nothing_can_be_sent_to_is_no_target() -> None:
+    document = (
+        provider("plain", "type: OpenAI")
+        + provider("own", "type: Databricks, baseURL: 'https://d.example/v1'")
+        + provider("lost", "type: AzureOpenAI")
+        + provider("foreign", "type: Anthropic")
+    )
+    targets = bench(document).layout.inventory.targets
+    assert [target.id for target in targets] == ["a", "b", "plain", "own"]
+    addresses = {b.id: b.base_url for b in bench(document).layout.backends}
+    assert (addresses["plain"], addresses["own"]) == ("https://api.openai.com", "https://d.example")
+
+
+FULL, FREE = Load(waiting=9, kv_cache_usage=0.5), Load(waiting=0, kv_cache_usage=0.5)
+
+
+@pytest.mark.parametrize(
+    ("loads", "saturated"),
+    [
+        pytest.param([FULL, FULL], {"default": True}, id="all are full"),
+        pytest.param([FULL, FREE], {"default": False}, id="one is not"),
+        pytest.param([FULL, None], {}, id="of one nothing is known"),
+        pytest.param([FREE, None], {"default": False}, id="one is known not to be"),
+        pytest.param([None, None], {}, id="nothing is known"),
+    ],
+)
+def test_a_pool_is_saturated_when_each_of_its_engines_is(
+    loads: list[Load | None], saturated: dict[str, bool]
+) -> None:
+    views = [
+        view(name, load=each, load_age_s=None if each is None else 0.5)
+        for name, each in zip("ab", loads, strict=True)
+    ]
+    assert dict(Saturated(bench(), views)) == saturated
+
+
+@pytest.mark.parametrize(
+    ("changes", "saturated"),
+    [
+        pytest.param({"load_age_s": 60.0}, {}, id="an old report says nothing"),
+        pytest.param({"away": "gone"}, {}, id="who is away does not count"),
+    ],
+)
+def test_only_what_is_known_now_counts(changes: dict[str, Any], saturated: dict[str, bool]) -> None:
+    views = [view("a", **({"load": FULL, "load_age_s": 0.5} | changes))]
+    assert dict(Saturated(bench(), views)) == saturated
+
+
+def test_a_pools_price_is_its_models_else_its_servers() -> None:
+    document = (
+        f"{HEAD}kind: InferenceWorkerSet\nmetadata: {{name: w}}\n"
+        "spec: {engines: [{url: 'http://a'}], price: {input: 3, output: 6}}\n---\n"
+        f"{HEAD}kind: InferencePool\nmetadata: {{name: p}}\n"
+        "spec: {models: [{name: m, price: {input: 1, output: 2}}]}\n"
+    )
+    prices = [price and price.input for price in bench(document).prices]
+    assert prices == [1, 1]
+    without = document.replace("price: {input: 1, output: 2}", "labels: {}")
+    assert [price and price.input for price in bench(without).prices] == [3, None]
