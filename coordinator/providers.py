@@ -13,6 +13,7 @@ from multidict import CIMultiDict
 
 from coordinator.candidates import Provider
 from coordinator.credentials import read_key
+from coordinator.rules import address
 from lineside import logs
 from lineside.ids import EngineId
 from policies.model import Credentials, InferenceProvider
@@ -26,8 +27,7 @@ KEPT_HEADERS = frozenset({"content-type", "retry-after"})
 class _Whose(NamedTuple):
     """Who gets a key, and where it is from."""
 
-    type: str
-    base_url: str | None
+    address: str
     credentials: Credentials
 
 
@@ -54,7 +54,7 @@ class ProviderKeys:
             name, spec = EngineId(provider.metadata.name), provider.spec
             if spec.credentials is None:
                 continue
-            whose = _Whose(spec.type, spec.base_url, spec.credentials)
+            whose = _Whose(address(spec), spec.credentials)
             key, problem = self._read(spec.credentials)
             if key is None and name in before and before[name].whose == whose:
                 key = before[name].key
@@ -69,7 +69,9 @@ class ProviderKeys:
         """Return all that a provider is sent beside the body."""
         headers = CIMultiDict({"content-type": "application/json", "accept-encoding": "identity"})
         headers["accept"] = "text/event-stream" if streams else "application/json"
-        if known := self._keys.get(provider.id):
+        known = self._keys.get(provider.id)
+        # A request that was decided before resources changed goes to where the provider was.
+        if known is not None and known.whose.address == provider.base_url:
             headers["authorization"] = f"Bearer {known.key}"
         return headers
 

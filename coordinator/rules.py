@@ -24,6 +24,7 @@ from policies.model import (
     InferenceProvider,
     InferenceWorkerSet,
     Price,
+    ProviderSpec,
     Resource,
     Saturation,
 )
@@ -214,9 +215,13 @@ def _is_served(resource: InferenceProvider) -> bool:
     return spec.type in SERVED_TYPES and bool(spec.base_url or spec.type in BASES)
 
 
+def address(spec: ProviderSpec) -> str:
+    """Return where a provider is, without the `/v1` that paths begin with."""
+    return (spec.base_url or BASES.get(spec.type, "")).rstrip("/").removesuffix("/v1")
+
+
 def _provider(resource: InferenceProvider) -> Provider:
-    spec = resource.spec
-    base_url = (spec.base_url or BASES.get(spec.type, "")).rstrip("/").removesuffix("/v1")
+    spec, base_url = resource.spec, address(resource.spec)
     return Provider(
         id=EngineId(resource.metadata.name),
         base_url=base_url,

@@ -53,6 +53,17 @@ def test_a_key_does_not_follow_its_provider_to_another_address(tmp_path: Path) -
     assert sent(keys) is None
 
 
+def test_a_request_on_its_way_to_where_a_provider_was_gets_no_key_of_where_it_is(
+    tmp_path: Path,
+) -> None:
+    file, keys = tmp_path / "key", ProviderKeys({})
+    file.write_text("two\n")
+    keys.read([provider(Credentials(file=str(file)), "http://b/v1")])
+    assert sent(keys) is None
+    there = Provider(EngineId("acme"), "http://b", "b")
+    assert keys.headers(there, streams=False)["authorization"] == "Bearer two"
+
+
 def test_a_key_is_not_used_in_the_place_of_another_that_is_missing(tmp_path: Path) -> None:
     file, keys = tmp_path / "key", ProviderKeys({})
     file.write_text("one\n")
