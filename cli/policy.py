@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 
-from cli import policy_diff, policy_explain, policy_lint, policy_prove, policy_test
+from cli import policy_diff, policy_explain, policy_lint, policy_prove, policy_rollback, policy_test
 from cli.commands import Subcommands
 from policies.schema import json_schema
 
@@ -24,7 +24,10 @@ def add_to(commands: Subcommands) -> None:
         description=DESCRIPTION,
     )
     below = policy.add_subparsers(title="commands", dest="what", metavar="COMMAND", required=True)
-    for module in (policy_lint, policy_prove, policy_explain, policy_test, policy_diff):
+    for module in (
+        *(policy_lint, policy_prove, policy_explain, policy_test, policy_diff),
+        policy_rollback,
+    ):
         module.add_to(below)
     schema = below.add_parser(
         "schema",

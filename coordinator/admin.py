@@ -28,7 +28,10 @@ from coordinator.readiness import Readiness
 from coordinator.refusal import to_reply
 from coordinator.rules import pools_shown
 from coordinator.service import Service
+from lineside import logs
 from lineside.ids import TenantId
+
+log = logs.get("coordinator.admin")
 
 TENANT = TenantId("default")
 DECISIONS_SHOWN = 100
@@ -92,6 +95,8 @@ class Admin:
         ):
             app.router.add_get(path, handed_over(self._guarded(handler), main))
         app.router.add_post("/debug/route", handed_over(self._guarded(self._route), main))
+        back = handed_over(self._guarded(self._roll_back), main)
+        app.router.add_post("/debug/policies/rollback", back)
         return app
 
     def _promptly(self, handler: Handler) -> Handler:
@@ -157,6 +162,12 @@ class Admin:
         return _json(self._index())
 
     async def _show_policies(self, request: web.Request) -> web.StreamResponse:
+        return _json(self._policies())
+
+    async def _roll_back(self, request: web.Request) -> web.StreamResponse:
+        if not self._service.decider.rules.roll_back():
+            return _error(409, "there is no earlier set of resources to go back to")
+        log.warning("resources rolled back", revision=self._service.decider.rules.revision)
         return _json(self._policies())
 
     async def _show_pools(self, request: web.Request) -> web.StreamResponse:

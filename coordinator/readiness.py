@@ -34,6 +34,7 @@ CODES = (
     "index_over",
     "overlay_full",
     "resources_rejected",
+    "resources_rolled_back",
     "store_away",
 )
 """All that a coordinator may serve around; docs/operations.md says what is served meanwhile."""
@@ -114,6 +115,9 @@ class Readiness:
         if self._resources is not None and self._resources.rejected:
             text = "resources have errors, so the last good ones stay in force: /debug/policies"
             yield Reason("resources_rejected", text)
+        if self._service.decider.rules.rolled_back:
+            text = "resources were rolled back: what is in force is not what was applied last"
+            yield Reason("resources_rolled_back", text)
         if away := self._numbering.away:
             yield Reason("store_away", f"the store is away: {away}")
 

@@ -4,6 +4,7 @@ Swapped as a whole; a request keeps the bench that it was planned on to its end,
 half of a set.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -50,6 +51,10 @@ class Resources:
         )
 
 
+EARLIER = 20
+"""Sets that are kept to go back to; more are forgotten, the oldest first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """The policies, bound to the targets of one moment."""
@@ -71,12 +76,29 @@ class Rules:
         self.cluster = cluster
         self.revision = 0
         """How many times resources were swapped."""
+        self.rolled_back = False
+        """Whether what is in force is an earlier set than the last one that was applied."""
+        self._earlier: deque[Resources] = deque(maxlen=EARLIER)
         self._bench: Bench | None = None
         self._made_for = -1
-        self.swap(resources)
+        self._put(resources)
 
     def swap(self, resources: Resources) -> None:
-        """Put resources into force, all at once."""
+        """Put resources into force, all at once; keep the ones before for `roll_back`."""
+        if self.revision > 1:  # a start has no set to go back to: what guards must not be lost
+            self._earlier.append(self.resources)
+        self.rolled_back = False
+        self._put(resources)
+
+    def roll_back(self) -> bool:
+        """Put the set before into force again; return whether there is one."""
+        if not self._earlier:
+            return False
+        self.rolled_back = True
+        self._put(self._earlier.pop())
+        return True
+
+    def _put(self, resources: Resources) -> None:
         self.resources = resources
         self.policies = compile_(resources.policies)
         self.providers: dict[str, Provider] = {
@@ -95,6 +117,7 @@ class Rules:
         """Return what is in force, for people: policies, and their rules in the order of effect."""
         return {
             "revision": self.revision,
+            "rolled_back": self.rolled_back,
             "policies": [
                 {
                     "name": policy.key,

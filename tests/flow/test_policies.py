@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cli.main import main
 from coordinator.config import EngineSpec
 from tests import gateways
 from tests.fakes import MODEL, FakeEngine, fake_engines
@@ -239,6 +240,28 @@ async def test_a_bad_edit_keeps_the_last_good_set_and_says_so(tmp_path: Path) ->
         (s.folder / "deny.yaml").unlink()
         await s.swapped(before)
         assert (await s.chat({}))[0] == 200
+
+
+async def test_a_set_is_rolled_back_by_one_command_until_files_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with scene(tmp_path, {"deny": REJECT}) as s:
+        before = (await s.policies())["revision"]
+        (s.folder / "deny.yaml").write_text(REJECT.replace("451", "418"))
+        await s.swapped(before)
+        assert (await s.chat({}))[0] == 418
+        command = ["policy", "rollback", "--admin", s.running.admin]
+        assert await asyncio.to_thread(main, command) == 0
+        assert capsys.readouterr().out == f"revision {before + 2} is in force: default/deny\n"
+        assert (await s.chat({}))[0] == 451
+        degraded = (await s.running.debug("/readyz"))["degraded"]
+        assert any("rolled back" in reason for reason in degraded)
+        assert await asyncio.to_thread(main, command) == 1
+        assert "no earlier set" in capsys.readouterr().err
+        (s.folder / "deny.yaml").write_text(REJECT.replace("451", "410"))
+        await s.swapped(before + 2)
+        assert (await s.chat({}))[0] == 410
+        assert not (await s.policies())["rolled_back"]
 
 
 async def test_no_request_sees_half_of_a_set(tmp_path: Path) -> None:
