@@ -167,7 +167,7 @@ class Generation:
                 tools=body.tools,
                 add_generation_prompt=body.add_generation_prompt,
                 continue_final_message=body.continue_final_message,
-                options=body.chat_template_kwargs,
+                options=body.variables(),
             )
         except BadTemplate as error:
             raise Refused(400, str(error)) from error

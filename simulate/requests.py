@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from simulate import chats
+
 
 @dataclass(eq=False)
 class Refused(Exception):
@@ -69,6 +71,12 @@ class Chat(_Generation, kw_only=True):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    documents: list[Any] | None = None
+
+    def variables(self) -> dict[str, Any]:
+        """Return what it sets in the chat template."""
+        return chats.variables(self.chat_template_kwargs, self.reasoning_effort, self.documents)
 
 
 class Completion(_Generation, kw_only=True):
@@ -100,6 +108,10 @@ class Tokenize(msgspec.Struct, kw_only=True):
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
+
+    def variables(self) -> dict[str, Any]:
+        """Return what it sets in the chat template: less than a chat can."""
+        return chats.variables(self.chat_template_kwargs, None, None)
 
 
 class Detokenize(msgspec.Struct, kw_only=True):
@@ -179,7 +191,7 @@ def check_text_only(messages: Sequence[Mapping[str, Any]], model: str) -> None:
     for message in messages:
         content = message.get("content")
         for part in content if isinstance(content, list) else []:
-            if isinstance(part, dict) and part.get("type") != "text":
+            if isinstance(part, dict) and part.get("type", "text") not in chats.TEXT_KINDS:
                 raise Refused(400, f"{model} is not a multimodal model")
 
 

@@ -8,20 +8,26 @@ import random
 import re
 from array import array
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
 
 import fastokens
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from simulate import chats
 
 SEGMENT_CACHE_BYTES = 32 << 20
 """Chats repeat their earlier text: encoding what was seen costs half."""
 
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
-_LOOPS_OVER_CONTENT = re.compile(r"for\s+\w+\s+in\s+\w+(\.content|\[['\"]content['\"]\])")
+_SPECIAL_TOKENS = tuple(
+    f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+)
 
 
 class BadTemplate(Exception):
@@ -39,8 +45,8 @@ class Tokenizer:
         self._special = {name: text for name in _SPECIAL_TOKENS if (text := _text(config, name))}
         self.eos: int | None = self._tokenizer.token_to_id(self._special.get("eos_token", ""))
         source = (folder / "chat_template.jinja").read_text()
-        self._takes_parts = bool(_LOOPS_OVER_CONTENT.search(source))
-        self._knows_developers = "developer" in source
+        self._takes_parts = chats.takes_parts(source)
+        self._knows_developers = chats.knows_developers(source)
         self._template = _environment().from_string(source)
 
     def encode(self, text: str) -> list[int]:
@@ -66,23 +72,21 @@ class Tokenizer:
         continue_final_message: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the prompt of a chat. Raises `BadTemplate`."""
-        plain: list[Mapping[str, Any]] = [
-            {k: v for k, v in message.items() if v is not None} for message in messages
-        ]
-        plain = [
-            m if self._takes_parts and m.get("role") != "tool" else _with_text(m) for m in plain
-        ]
-        if not self._knows_developers and any(m.get("role") == "developer" for m in plain):
-            plain = _instructed(plain)
-        if continue_final_message:
-            plain = [*plain[:-1], _marked(plain[-1])]
-        names = {**self._special, **(options or {})}
-        names |= {"messages": plain, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        """Return the prompt of a chat; `options` are the template's variables.
+
+        Raises `BadTemplate`.
+        """
         try:
-            text = self._template.render(names)
-            return text[: text.rindex(_MARK)] if continue_final_message else text
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
+            given = chats.prepared(
+                messages, parts=self._takes_parts, developers=self._knows_developers
+            )
+            names = {**self._special, **(options or {})}
+            names["tools"] = None if tools is None else [chats.printed(tool) for tool in tools]
+            names |= {"messages": given, "add_generation_prompt": add_generation_prompt}
+            if continue_final_message:
+                return _open_ended(self._template, names)
+            return self._template.render(names)
+        except _REFUSALS as error:
             raise BadTemplate(str(error)) from error
 
 
@@ -142,46 +146,63 @@ def _text(config: Mapping[str, Any], name: str) -> str | None:
     return value["content"] if isinstance(value, dict) else value
 
 
-_MARK = "<the final message ends here>"
+_REFUSALS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What a template raises on a chat that it was not written for."""
+
+_MARK = "<the final message ends here> "
+"""With a space at its end, which a template that trims its contents takes away."""
 
 
-def _marked(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the final message with a mark where its text ends, so that the prompt can stop."""
-    content = message.get("content", "")
-    if isinstance(content, str):
-        return {**message, "content": content + _MARK}
-    return {**message, "content": [*content, {"type": "text", "text": _MARK}]}
+def _open_ended(template: jinja2.Template, names: dict[str, Any]) -> str:
+    """Render up to the end of the final message: put a mark there, and cut before it."""
+    if names["add_generation_prompt"]:
+        raise ValueError("Cannot set both `continue_final_message` and `add_generation_prompt`")
+    final = names["messages"][-1]
+    if isinstance(final["content"], str):
+        text = final["content"]
+        final["content"] += _MARK
+    else:
+        last = final["content"][-1]
+        text = last["text"]
+        last["text"] += _MARK
+    rendered = template.render(names)
+    if text.strip() not in rendered:
+        raise ValueError("the final message is not in the prompt")
+    end = rendered.rindex(_MARK.strip())
+    trims = not rendered.startswith(_MARK, end)
+    return rendered[:end].rstrip() if trims else rendered[:end]
 
 
-def _instructed(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return a chat whose developers' and system messages are one, at its start, as vLLM does."""
-    leads = [m for m in messages if m.get("role") in ("system", "developer")]
-    texts = [text for m in leads if (text := _joined(m.get("content", "")))]
-    rest = [m for m in messages if m.get("role") not in ("system", "developer")]
-    return [{"role": "system", "content": "\n\n".join(texts)}, *rest]
+class _Marked(Extension):
+    """`{% generation %}`, which marks text for training and shows nothing in a prompt."""
 
+    tags = {"generation"}  # noqa: RUF012 - jinja's own declaration
 
-def _with_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**message, "content": _joined(message["content"])} if "content" in message else message
-
-
-def _joined(content: Any) -> Any:
-    if not isinstance(content, list):
-        return content
-    return "\n".join(part.get("text", "") for part in content if part.get("type") == "text")
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Put the marked statements in the place of the marks."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _environment() -> jinja2.Environment:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Marked, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(value: Any, ensure_ascii: bool = False, **layout: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **layout)
 
 
 def _refuse(message: str) -> NoReturn:

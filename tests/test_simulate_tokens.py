@@ -1,13 +1,20 @@
 """The simulated engine's tokens: equal to the recorded ones, and answers that are token-true."""
 
+import hashlib
 import json
+import shutil
+from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import simulate
+from simulate.config import Config
+from simulate.generation import Generation
+from simulate.requests import Chat, Refused, parse
 from simulate.tokens import BadTemplate, Storyteller, Tokenizer
+from tests.oracle.expect import EXPECTED, cases, templates
 
 HTTP = Path(__file__).parent / "cases" / "http"
 MODEL = Path(simulate.__file__).parent / "model"
@@ -43,6 +50,28 @@ def test_text_parts_render_like_one_text(tokenizer: Tokenizer) -> None:
     parts = [{"type": "text", "text": "ab"}, {"type": "text", "text": "cd"}]
     one, several = ({"role": "user", "content": content} for content in ("abcd", parts))
     assert tokenizer.render([one]) == tokenizer.render([several])
+
+
+@pytest.mark.parametrize("template", templates(), ids=lambda path: path.stem)
+def test_tokens_of_chats_with_tools_are_those_that_the_oracle_gave(
+    template: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(MODEL, tmp_path, dirs_exist_ok=True)
+    shutil.copyfile(template, tmp_path / "chat_template.jinja")
+    tokenizer = Tokenizer(tmp_path)
+    engine = Generation(Config(), tokenizer, Storyteller(tokenizer, 0))
+    expected = json.loads(EXPECTED.read_text())[template.stem]
+    assert [digest(engine, tokenizer, case.body)[:16] for case in cases(template)] == expected
+
+
+def digest(engine: Generation, tokenizer: Tokenizer, body: dict[str, Any]) -> str:
+    """Return what the oracle would say of the engine's tokens."""
+    chat = parse(Chat, "application/json", json.dumps(body).encode())
+    try:
+        tokens = tokenizer.encode(engine.rendered(chat))
+    except Refused:
+        return "refused"
+    return hashlib.sha256(array("I", tokens).tobytes()).hexdigest()
 
 
 def test_a_message_without_a_role_is_a_bad_template(tokenizer: Tokenizer) -> None:
