@@ -68,18 +68,22 @@ def tables(cells: Mapping[str, Figures]) -> Iterator[str]:
         yield f"- {cell}: {said['requests']}, {said['capacity']:.2f}, {said['rate']:.2f}"
     for title, key, reference in (
         ("mean / oracle", "ttft_mean_ms", "oracle"),
-        ("mean / oracle_beta1", "ttft_mean_ms", "oracle_beta1"),
         ("median / oracle", "ttft_p50_ms", "oracle"),
-        ("median / oracle_beta1", "ttft_p50_ms", "oracle_beta1"),
         ("p95 / oracle", "ttft_p95_ms", "oracle"),
-        ("p50, ms", "ttft_p50_ms", ""),
-        ("p95, ms", "ttft_p95_ms", ""),
         ("good", "good", ""),
         ("goodput, 1/s", "goodput", ""),
         ("hit rate", "hit_rate", ""),
         ("busiest / mean", "spread", ""),
     ):
         yield from table(title, cells, [(n, _row(cells, n, key, reference)) for n in names])
+    product = [
+        ("mean, ms", _row(cells, "lineside", "ttft_mean_ms", "")),
+        ("median, ms", _row(cells, "lineside", "ttft_p50_ms", "")),
+        ("p95, ms", _row(cells, "lineside", "ttft_p95_ms", "")),
+        ("mean / oracle_beta1", _row(cells, "lineside", "ttft_mean_ms", "oracle_beta1")),
+        ("median / oracle_beta1", _row(cells, "lineside", "ttft_p50_ms", "oracle_beta1")),
+    ]
+    yield from table("lineside", cells, product)
     predicting = [name for name in names if _predicts(cells, name)]
     for title, key in (
         ("median relative error", "median_relative_error"),
@@ -122,7 +126,7 @@ def _predicted(cell: Figures, name: str, key: str) -> float | None:
 
 
 def _shown(value: float | None) -> str:
-    return "" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return "" if value is None else f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 if __name__ == "__main__":

@@ -299,8 +299,15 @@ def prediction(paired: Sequence[Paired]) -> dict[str, Any] | None:
         "median_relative_error": statistics.median(
             abs(each.predicted_s - each.ttft_s) / each.ttft_s for each in judged
         ),
-        "within_band": statistics.mean(each.low_s <= each.ttft_s <= each.high_s for each in judged),
+        "within_band": _within(judged),
     }
+
+
+def _within(paired: Sequence[Paired]) -> float | None:
+    """Return the share of outcomes inside their band; `None`: predictions have none."""
+    if all(each.low_s == each.high_s for each in paired):
+        return None
+    return statistics.mean(each.low_s <= each.ttft_s <= each.high_s for each in paired)
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -354,7 +361,8 @@ def _show_router(say: Callable[[str], None], name: str, run: Run) -> None:
         return
     if found := prediction(run.router.paired):
         error, within = found["median_relative_error"], found["within_band"]
-        say(f"{name}: predicted TTFT is off by {error:.1%} (median), {within:.0%} in the 80 % band")
+        band = "" if within is None else f", {within:.0%} in the 80 % band"
+        say(f"{name}: predicted TTFT is off by {error:.1%} (median){band}")
     if run.router.refused or run.router.elsewhere:
         say(f"{name}: {run.router.refused} refused, {run.router.elsewhere} sent to providers")
 

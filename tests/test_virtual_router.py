@@ -88,6 +88,15 @@ def test_the_first_500_predictions_are_not_judged() -> None:
     }
 
 
+def test_a_prediction_without_a_band_claims_nothing() -> None:
+    found = prediction([Paired(1.0, 1.25, 1.0, 1.0)] * 501)
+    assert found == {
+        "requests": 1,
+        "median_relative_error": pytest.approx(0.2),
+        "within_band": None,
+    }
+
+
 def test_policies_count_who_is_refused() -> None:
     reject = policy("reject: { status: 403, message: refused }")
     router = VirtualRouter(2, random.Random(1), resources=resources(reject), model="m")
