@@ -15,9 +15,10 @@ from lineside.ids import ModelName
 MEMORY_S = 10.0
 """An observation counts for a third after this long."""
 
-LEAST, MOST = 1.0, 2.0
+LEAST, MOST = 0.25, 2.0
 """What a prefill counts for, in units of itself, to those that come after it. Not less, although
-engines that idle delay nobody: a burst of one new prefix would be spread over all of them."""
+engines that idle delay nobody: a handful of requests with one new prefix would be spread over all
+of them. Not much more: what many ask for at once is served sooner where several hold it."""
 
 KEPT = 1000
 """Models that are remembered; all are forgotten when there are more."""
@@ -27,7 +28,9 @@ KEPT = 1000
 class _Mean:
     at: float
     share: float
-    now: float
+    waits: Sequence[float]
+    """What the engines that computed then still had to compute, in seconds."""
+    engines: int
 
 
 class Pressure:
@@ -41,15 +44,17 @@ class Pressure:
 
         In units of that prefill, from `LEAST` to `MOST`.
         """
-        busy = sum(1 for queue in queues if queue.queued) / max(1, len(queues))
+        waits = [queue.wait_s for queue in queues if queue.wait_s]
+        engines = max(1, len(queues))
         mean = self._means.get(model)
         if mean is None:
             if len(self._means) >= KEPT:
                 self._means.clear()
-            mean = self._means[model] = _Mean(now, busy, busy)
-        elif now > mean.at:
-            # Until now the share was what was seen last.
-            mean.share += (mean.now - mean.share) * (1 - math.exp((mean.at - now) / MEMORY_S))
-        mean.at, mean.now = now, busy
+            mean = self._means[model] = _Mean(now, len(waits) / engines, waits, engines)
+        elif (gap := now - mean.at) > 0:
+            # Between bursts engines idle: they were busy for as long as what was seen last lasts.
+            share = sum(min(gap, wait) for wait in mean.waits) / (gap * mean.engines)
+            mean.share += (share - mean.share) * (1 - math.exp(-gap / MEMORY_S))
+        mean.at, mean.waits, mean.engines = now, waits, engines
         idle = 1 - mean.share
         return MOST if idle * (1 + MOST) <= 1 else max(LEAST, mean.share / idle)

@@ -7,7 +7,7 @@ from coordinator.pressure import LEAST, MOST, Pressure
 from lineside.ids import ModelName
 
 M = ModelName("m")
-BUSY, IDLE = [Queue(outstanding=1, queued=1)] * 4, [EMPTY] * 4
+BUSY, IDLE = [Queue(outstanding=1, queued=1, wait_s=9.0)] * 4, [EMPTY] * 4
 
 
 def after(pressure: Pressure, queues: list[Queue], seconds: float, now: float) -> float:
@@ -34,3 +34,17 @@ def test_three_busy_of_five_cost_one_and_a_half() -> None:
 
 def test_what_is_running_is_not_in_the_way() -> None:
     assert after(Pressure(), [Queue(outstanding=9)] * 4, 30, 0.0) == LEAST
+
+
+def test_between_bursts_engines_are_not_taken_for_busy() -> None:
+    pressure = Pressure()
+    short = [Queue(outstanding=1, queued=1, wait_s=0.2)] * 4
+    found = [pressure.beta(M, short, now) for now in range(0, 120, 2)]
+    assert found[-1] == LEAST
+
+
+def test_what_is_still_to_be_computed_counts_for_as_long_as_it_takes() -> None:
+    pressure = Pressure()
+    half = [Queue(outstanding=1, queued=1, wait_s=1.0)] * 4
+    found = [pressure.beta(M, half, now) for now in range(0, 120, 2)]
+    assert found[-1] == pytest.approx(1.0, rel=0.01)
