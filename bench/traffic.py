@@ -101,13 +101,13 @@ async def send_all(
     at_counting: Callable[[], Awaitable[None]],
 ) -> list[Sample]:
     """Send each chat when it is due; return the samples of those due from `counted_from_s` on."""
-    bodies = [encoded(arrival.body) for arrival in arrivals]
+    bodies = [encoded(arrival.body()) for arrival in arrivals]
     begun = time.perf_counter()
     samples: list[Sample] = []
 
     async def one(arrival: Arrival, body: bytes) -> None:
         late_s = time.perf_counter() - begun - arrival.at_s
-        sample = await chat(session, target(), body, arrival.body["max_tokens"])
+        sample = await chat(session, target(), body, arrival.answer_tokens)
         if arrival.at_s >= counted_from_s:
             samples.append(Sample(sample.ttft_s, sample.itl_s, late_s, sample.error))
 

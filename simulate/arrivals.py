@@ -2,22 +2,46 @@
 
 The answers in a conversation's history are invented here, not taken from who answered: so every
 router is sent the same prompts at the same times, however it does. Equal seeds give equal lists.
+A chat is told by the parts of its prompt; their words are made when somebody asks for the body.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from simulate.workload import Messages, prose
+from simulate.traces import BLOCK_TOKENS, TraceRequest
+from simulate.workload import prose
+
+
+class Part(NamedTuple):
+    """One message. Equal names are equal words."""
+
+    role: str
+    name: str
+    tokens: int
+    """Approximately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One chat to send; `body` lacks only the model."""
+    """One chat to send."""
 
     at_s: float
-    body: dict[str, Any]
+    parts: tuple[Part, ...]
+    answer_tokens: int
+
+    def body(self) -> dict[str, Any]:
+        """Return the request, which lacks only the model."""
+        return {
+            "messages": [
+                {"role": part.role, "content": prose(random.Random(part.name), part.tokens)}
+                for part in self.parts
+            ],
+            "max_tokens": self.answer_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +60,16 @@ def shared_prefix(
     shape: Shape, prefixes_per_engine: int = 8, prefix_tokens: int = 3000, question_tokens: int = 80
 ) -> list[Arrival]:
     """Return single questions, each after one of a set of long prefixes, all equally popular."""
-    count = prefixes_per_engine * shape.engines
-    prefixes = [prose(_dice(shape, f"prefix {n}"), prefix_tokens) for n in range(count)]
     dice = _dice(shape, "questions")
+    count = prefixes_per_engine * shape.engines
     return [
-        _arrival(shape, at_s, _opening(dice.choice(prefixes)), prose(dice, question_tokens))
-        for at_s in _times(shape, dice)
+        _arrival(
+            shape,
+            at_s,
+            _part(shape, "system", f"prefix {dice.randrange(count)}", prefix_tokens),
+            _part(shape, "user", f"question {number}", question_tokens),
+        )
+        for number, at_s in enumerate(_times(shape, dice))
     ]
 
 
@@ -49,8 +77,12 @@ def unrelated(shape: Shape, least_tokens: int = 500, most_tokens: int = 4000) ->
     """Return chats that share nothing, of lengths between the two."""
     dice = _dice(shape, "unrelated")
     return [
-        _arrival(shape, at_s, [], prose(dice, dice.randint(least_tokens, most_tokens)))
-        for at_s in _times(shape, dice)
+        _arrival(
+            shape,
+            at_s,
+            _part(shape, "user", f"chat {number}", dice.randint(least_tokens, most_tokens)),
+        )
+        for number, at_s in enumerate(_times(shape, dice))
     ]
 
 
@@ -67,16 +99,18 @@ def multi_turn(
     Turns are about `pause_s` apart. Conversations also began before the start, so that the rate is
     the same all the time.
     """
-    system = prose(_dice(shape, "system"), system_tokens)
     dice = _dice(shape, "conversations")
     arrivals = []
-    for at_s in _beginnings(shape, dice, shape.rate_per_s / turns, turns * pause_s):
-        messages = _opening(system)
+    beginnings = _beginnings(shape, dice, shape.rate_per_s / turns, turns * pause_s)
+    for number, began_s in enumerate(beginnings):
+        at_s = began_s
+        parts = [_part(shape, "system", "system", system_tokens)]
         for turn in range(turns):
-            question = prose(dice, question_tokens if turn else opening_tokens)
-            arrivals.append(_arrival(shape, at_s, messages, question))
-            answer = {"role": "assistant", "content": prose(dice, shape.answer_tokens)}
-            messages = [*arrivals[-1].body["messages"], answer]
+            tokens = question_tokens if turn else opening_tokens
+            parts.append(_part(shape, "user", f"question {number} {turn}", tokens))
+            arrivals.append(_arrival(shape, at_s, *parts))
+            name = f"answer {number} {turn}"
+            parts.append(_part(shape, "assistant", name, shape.answer_tokens))
             at_s += pause_s * dice.uniform(0.5, 1.5)
     return _within(shape, arrivals)
 
@@ -97,21 +131,20 @@ def agentic(
     All tasks share the description of the tools. A task's context is its own and grows by each
     step; the calls of a step come within `burst_s` and differ in their questions only.
     """
-    tools = prose(_dice(shape, "tools"), tools_tokens)
     dice = _dice(shape, "tasks")
     arrivals = []
-    for at_s in _beginnings(shape, dice, shape.rate_per_s / (steps * calls), steps * pause_s):
-        messages = [*_opening(tools), _said("user", prose(dice, context_tokens))]
-        for _ in range(steps):
-            for _ in range(calls):
+    beginnings = _beginnings(shape, dice, shape.rate_per_s / (steps * calls), steps * pause_s)
+    for task, began_s in enumerate(beginnings):
+        at_s = began_s
+        parts = [_part(shape, "system", "tools", tools_tokens)]
+        parts.append(_part(shape, "user", f"context {task}", context_tokens))
+        for step in range(steps):
+            for call in range(calls):
+                question = _part(shape, "user", f"call {task} {step} {call}", question_tokens)
                 moment_s = at_s + dice.uniform(0, burst_s)
-                question = prose(dice, question_tokens)
-                arrivals.append(_arrival(shape, moment_s, messages, question))
-            messages = [
-                *messages,
-                _said("assistant", prose(dice, growth_tokens // 2)),
-                _said("user", prose(dice, growth_tokens // 2)),
-            ]
+                arrivals.append(_arrival(shape, moment_s, *parts, question))
+            parts.append(_part(shape, "assistant", f"thought {task} {step}", growth_tokens // 2))
+            parts.append(_part(shape, "user", f"result {task} {step}", growth_tokens // 2))
             at_s += pause_s * dice.uniform(0.5, 1.5)
     return _within(shape, arrivals)
 
@@ -122,6 +155,31 @@ WORKLOADS: dict[str, Callable[[Shape], list[Arrival]]] = {
     "agentic": agentic,
     "unrelated": unrelated,
 }
+
+
+def traced(arrivals: Sequence[Arrival]) -> list[TraceRequest]:
+    """Return the same as a trace, for replays in virtual time."""
+    numbers: dict[tuple[tuple[str, ...], int], int] = {}
+    requests = []
+    for arrival in arrivals:
+        total = sum(part.tokens for part in arrival.parts)
+        blocks = []
+        for end in range(BLOCK_TOKENS, total + BLOCK_TOKENS, BLOCK_TOKENS):
+            known = _names_until(arrival.parts, end), min(end, total)
+            blocks.append(numbers.setdefault(known, len(numbers)))
+        requests.append(TraceRequest(arrival.at_s, total, arrival.answer_tokens, tuple(blocks)))
+    return requests
+
+
+def _names_until(parts: Sequence[Part], end: int) -> tuple[str, ...]:
+    """Return the names of the parts that so many tokens reach into."""
+    names, begin = [], 0
+    for part in parts:
+        if begin >= end:
+            break
+        names.append(part.name)
+        begin += part.tokens
+    return tuple(names)
 
 
 def _times(shape: Shape, dice: random.Random) -> Iterator[float]:
@@ -148,22 +206,12 @@ def _within(shape: Shape, arrivals: list[Arrival]) -> list[Arrival]:
     return sorted(inside, key=lambda arrival: arrival.at_s)
 
 
-def _arrival(shape: Shape, at_s: float, before: Messages, question: str) -> Arrival:
-    body = {
-        "messages": [*before, _said("user", question)],
-        "max_tokens": shape.answer_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-    }
-    return Arrival(at_s, body)
+def _arrival(shape: Shape, at_s: float, *parts: Part) -> Arrival:
+    return Arrival(at_s, parts, shape.answer_tokens)
 
 
-def _opening(system: str) -> Messages:
-    return [_said("system", system)]
-
-
-def _said(role: str, content: str) -> dict[str, Any]:
-    return {"role": role, "content": content}
+def _part(shape: Shape, role: str, name: str, tokens: int) -> Part:
+    return Part(role, f"{shape.seed} {name}", tokens)
 
 
 def _dice(shape: Shape, what: str) -> random.Random:
