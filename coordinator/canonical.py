@@ -184,7 +184,7 @@ def rewrite(canonical: Canonical, changes: Changes) -> bytes:
         options.pop("continuous_usage_stats", None)
         changed["stream_options"] = {**options, "include_usage": True}
     if changes.max_tokens is not None:
-        changed |= _capped(canonical, changes.max_tokens)
+        changed |= _capped(canonical.api, {**body, **changed}, changes.max_tokens)
     forbidden = FORBIDDEN_KEYS | VLLM_KEYS if changes.foreign else FORBIDDEN_KEYS
     if not changes.foreign:
         changed |= _xargs(body.get("vllm_xargs"), changes.announce)
@@ -202,12 +202,16 @@ def _xargs(xargs: Any, announce: bool) -> dict[str, Any]:
     return {} if kept is xargs else {"vllm_xargs": kept}
 
 
-def _capped(canonical: Canonical, most: int) -> dict[str, int]:
-    """Return the output limit where the client's is absent or higher, under the client's name."""
-    names = [name for name in MAX_TOKENS_KEYS if canonical.body.get(name) is not None]
-    if not names:
-        return {MAX_TOKENS_KEYS[-1]: most}
-    return {name: most for name in names if canonical.body[name] > most}
+def _capped(api: Api, body: Mapping[str, Any], most: int) -> dict[str, int]:
+    """Return the output limit where the body's is absent or higher, or none that counts."""
+    known = MAX_TOKENS_KEYS if api is Api.OPENAI_CHAT else MAX_TOKENS_KEYS[-1:]
+    names = [name for name in known if body.get(name) is not None]
+    limits = {name: body[name] for name in names or known[-1:] if name in body}
+    return {
+        name: most
+        for name in names or known[-1:]
+        if not (isinstance(limits.get(name), int | float) and limits[name] <= most)
+    }
 
 
 _encode = msgspec.json.encode

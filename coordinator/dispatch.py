@@ -4,6 +4,7 @@ Turns every way in which a send can fail into an `Attempt`; whether another try 
 service's word. Never called again once an engine has answered, unless with a 503.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from io import BytesIO
 
@@ -31,6 +32,8 @@ UNAVAILABLE = frozenset({503})
 
 PROVIDER_UNAVAILABLE = frozenset({429, 503, 529})
 """Answers of a provider that did not run the request."""
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 RANK = "x-data-parallel-rank"
 
@@ -104,7 +107,8 @@ class Dispatcher:
         else:
             sent = self._provider_keys.headers(target, routed.request.stream)
         for name, value in ((asked.headers if asked else None) or {}).items():
-            if name.lower() not in HEADERS:  # lint says so; here it holds whatever got past it
+            # Lint says so; here it holds whatever got past it.
+            if name.lower() not in HEADERS and _NAME.fullmatch(name) and value.isprintable():
                 sent[name] = value
         try:
             return await self._session.post(

@@ -7,7 +7,7 @@ is ended on every path. `relay` carries the answer.
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +126,7 @@ class Door:
         body = await self._body(call.request)
         if not isinstance(body, bytes):
             return self._refused(call, body)
-        headers = {name.lower(): value for name, value in call.request.headers.items()}
+        headers = _joined(call.request.headers.items())
         canonical = parse(_APIS[call.request.path], headers, body)
         if isinstance(canonical, BadRequest):
             return self._refused(call, canonical)
@@ -227,16 +227,26 @@ class Door:
     async def _models(self, call: Call) -> web.StreamResponse:
         await self._first_look()
         now = self._service.clock.monotonic()
-        cards = {
+        cards: dict[str, dict[str, Any]] = {
             served.name: _card(view.engine, served, self._created)
             for view in self._service.cluster.snapshot(now).engines
             if not view.away
             for served in view.engine.models
         }
+        cards |= self._meant(cards)
         data = [cards[name] for name in sorted(cards)]
         return web.json_response(
             {"object": "list", "data": data}, headers={"x-request-id": call.id}
         )
+
+    def _meant(self, cards: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Return cards of the other names that requests may use: aliases, classes, providers'."""
+        others: dict[str, dict[str, Any]] = {}
+        for model in self._service.decider.rules.bench().layout.inventory.models.values():
+            card = cards.get(model.name) or _foreign_card(model.name, self._created)
+            for name in model.all_names - cards.keys():
+                others.setdefault(name, {**card, "id": name})
+        return others
 
     async def _elsewhere(self, call: Call) -> web.StreamResponse:
         if call.request.path in _APIS:
@@ -263,6 +273,21 @@ class Door:
         if "connection" in headers:
             response.force_close()
         return response
+
+
+def _joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return headers by lower-case name; those of one name are one list."""
+    joined: dict[str, str] = {}
+    for name, value in headers:
+        name = name.lower()
+        joined[name] = f"{joined[name]},{value}" if name in joined else value
+    return joined
+
+
+def _foreign_card(name: str, created: int) -> dict[str, Any]:
+    """Return the card of a model that no engine of ours serves now."""
+    card = {"id": name, "object": "model", "created": created, "owned_by": "lineside"}
+    return {**card, "root": name, "parent": None, "max_model_len": None}
 
 
 def _card(engine: Engine, served: ServedModel, created: int) -> dict[str, Any]:

@@ -12,7 +12,10 @@ Written by the service alone, with each first token that it can attribute to one
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
+
+import msgspec
+from msgspec import Meta
 
 from coordinator.engines import Engine
 from lineside.ids import EngineId
@@ -188,6 +191,17 @@ class _Fit:
                 return self.prior
 
 
+_Sum = Annotated[float, Meta(ge=-1e30, le=1e30)]
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    """What the store keeps of a fit. Bounded, for whatever may stand there."""
+
+    sums: Annotated[tuple[_Sum, ...], Meta(min_length=9, max_length=9)]
+    error: Annotated[float, Meta(ge=0, le=1e6)]
+    count: Annotated[int, Meta(ge=0, le=10**12)]
+
+
 @dataclass(slots=True)
 class _Ratios:
     """The spread of observed over predicted, by two quantiles that follow it step by step."""
@@ -315,12 +329,15 @@ class Learned:
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over what `saved` returned; what cannot be one is left out."""
-        for name, said in saved.items():
-            sums = said.get("sums") if isinstance(said, Mapping) else None
-            if isinstance(sums, list) and len(sums) == 9 and all(map(_is_finite, sums)):
-                error, count = said.get("error"), said.get("count")
-                if _is_finite(error) and isinstance(count, int):
-                    self._fits[name] = _Fit(self._prior, self._step_s, sums, error, count)
+        for name, said in list(saved.items())[:CLASSES]:
+            try:
+                fit = msgspec.convert(said, _Saved)
+            except msgspec.ValidationError:
+                continue
+            if all(map(math.isfinite, fit.sums)):
+                self._fits[name] = _Fit(
+                    self._prior, self._step_s, list(fit.sums), fit.error, fit.count
+                )
         self._params.clear()
 
     def class_of(self, engine: Engine) -> str:
@@ -382,7 +399,3 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
             if other != at and (by := rows[other][at]):
                 rows[other] = [v - by * p for v, p in zip(rows[other], rows[at], strict=True)]
     return [row[-1] for row in rows]
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

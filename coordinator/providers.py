@@ -20,7 +20,7 @@ from policies.model import Credentials, InferenceProvider
 
 log = logs.get("coordinator.providers")
 
-KEPT_HEADERS = frozenset({"content-type", "retry-after"})
+KEPT_HEADERS = frozenset({"content-encoding", "content-type", "retry-after"})
 """What a client gets of a provider's headers; the rest tells of our account there."""
 
 

@@ -15,6 +15,7 @@ from coordinator.refusal import Reply
 from coordinator.route import Decision
 from lineside.ids import TenantId
 from policies.facts import Truth
+from policies.model import SetFields
 from policies.verdict import Chosen
 
 CAPACITY = 2000
@@ -182,7 +183,17 @@ def _verdict_json(decision: Decision | None) -> dict[str, Any]:
         "guards": [str(guard) for guard in verdict.guards],
         "unknown": list(verdict.unknown),
         "shadow": dict(verdict.shadow),
-        "set": verdict.set if isinstance(verdict, Chosen) else None,
+        "set": _set_json(verdict.set) if isinstance(verdict, Chosen) and verdict.set else None,
+    }
+
+
+def _set_json(asked: SetFields) -> dict[str, Any]:
+    """Return what a policy set; of headers their names alone, for values may be secrets."""
+    return {
+        "maxTokens": asked.max_tokens,
+        "defaults": asked.defaults,
+        "parameters": asked.parameters,
+        "headers": sorted(asked.headers or {}),
     }
 
 

@@ -120,6 +120,8 @@ class Relay:
             return UpstreamError(upstream.status)
         if self._routed.request.stream and upstream.content_type == "text/event-stream":
             return await self._stream(upstream, limit)
+        if 300 <= upstream.status < 400:  # nobody is sent on to an address that we do not know
+            return UpstreamError(upstream.status)
         limit.enter("total")
         body = await _read(upstream)
         if body is None:

@@ -4,7 +4,7 @@ Swapped as a whole; a request keeps the bench that it was planned on to its end,
 half of a set.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -101,8 +101,11 @@ class Rules:
     def _put(self, resources: Resources) -> None:
         self.resources = resources
         self.policies = compile_(resources.policies)
+        named = Counter(each.metadata.name for each in resources.providers)
         self.providers: dict[str, Provider] = {
-            each.id: each for each in map(_provider, filter(_is_served, resources.providers))
+            each.metadata.name: _provider(each)
+            for each in resources.providers
+            if named[each.metadata.name] == 1 and _is_served(each)
         }
         self.revision += 1
         self._bench = None
@@ -134,12 +137,17 @@ class Rules:
     def _bound(self) -> Bench:
         engines, resources = self.cluster.assigned(), self.resources
         facts = [_facts(engine) for engine in engines]
-        served = [each for each in resources.providers if each.metadata.name in self.providers]
+        ids = {engine.id for engine in engines}
+        served = [
+            each
+            for each in resources.providers
+            if each.metadata.name in self.providers and each.metadata.name not in ids
+        ]
         inventory = inventory_of(
             resources.pools, resources.worker_sets, served, facts, self.revision
         )
-        backends: dict[str, Backend] = {engine.id: engine for engine in engines}
-        backends.update(self.providers)
+        backends: dict[str, Backend] = {**self.providers}
+        backends.update({engine.id: engine for engine in engines})
         members = members_of(resources.pools, resources.worker_sets, facts)
         return Bench(
             self.policies,
@@ -233,9 +241,16 @@ def _facts(engine: Engine) -> EngineFacts:
 
 
 def _is_served(resource: InferenceProvider) -> bool:
-    """Whether requests can be sent to a provider: in OpenAI's API, to an address that is known."""
+    """Whether requests can be sent to a provider: in OpenAI's API, to an address that is one.
+
+    Lint names the others; they are no targets, whatever got past it.
+    """
     spec = resource.spec
-    return spec.type in SERVED_TYPES and bool(spec.base_url or spec.type in BASES)
+    try:
+        parts = urlsplit(address(spec))
+        return spec.type in SERVED_TYPES and bool(parts.hostname) and "@" not in parts.netloc
+    except ValueError:
+        return False
 
 
 def address(spec: ProviderSpec) -> str:

@@ -145,7 +145,9 @@ class Service:
             return self._refuse(record, unserved)
         assert isinstance(decision.verdict, Chosen)
         chosen, now = decision.chosen, self.clock.monotonic()
+        body = self._body(request, chosen, decision.verdict)
         record.overdue_tokens = self._overdue(chosen, keys)
+        # What may fail is behind us: a lease that is taken gets into its door's hands.
         lease, claim = self._account(chosen, seen, keys)
         record.served_by = chosen
         self.records.add(record)
@@ -153,7 +155,7 @@ class Service:
             record=record,
             request=request,
             candidate=chosen,
-            body=self._body(request, chosen, decision.verdict),
+            body=body,
             lease=lease,
             claim=claim,
             seen=seen,
@@ -192,12 +194,13 @@ class Service:
         candidate = self._next(record) if may_repeat(record.attempts) else None
         if candidate is None or routed.seen is None:
             return False
+        body = self._body(routed.request, candidate, routed.verdict)
         self.inflight.release(routed.lease, self.clock.monotonic())
         if routed.claim:
             self.overlay.drop(routed.claim)
         record.overdue_tokens = self._overdue(candidate, routed.keys)
         routed.lease, routed.claim = self._account(candidate, routed.seen, routed.keys)
-        routed.body = self._body(routed.request, candidate, routed.verdict)
+        routed.body = body
         routed.candidate = record.served_by = candidate
         routed.decided = self.clock.monotonic()
         return True

@@ -34,8 +34,9 @@ class GivenTags:
     async def tags(self, request: Canonical) -> Mapping[str, Truth]:
         if self._header is None:
             return self._tags
-        said = request.headers.get(self._header, "")
-        return {**self._tags, **parse_tags(said.split(",")[:TAGS])}
+        said = parse_tags(request.headers.get(self._header, "").split(",")[:TAGS])
+        names = self._tags.keys() | said.keys()
+        return {name: _strictest(self._tags.get(name), said.get(name)) for name in names}
 
 
 TAGS = 64
@@ -45,13 +46,22 @@ TAG_CHARS = 253
 
 
 def parse_tags(words: Sequence[str]) -> dict[str, Truth]:
-    """Read a list of tags. What is no tag is left out; a state that is none counts as unknown."""
+    """Read a list of tags. What is no tag is left out; a state that is none counts as unknown.
+
+    Of what contradicts itself the strictest counts: present, then unknown, then absent.
+    """
     tags: dict[str, Truth] = {}
     for word in words:
         name, _, state = (part.strip() for part in word.partition("="))
         if 0 < len(name) <= TAG_CHARS:
-            tags[name] = _STATES.get(state or "present", Truth.UNKNOWN)
+            said = _STATES.get(state or "present", Truth.UNKNOWN)
+            tags[name] = _strictest(tags.get(name), said)
     return tags
+
+
+def _strictest(one: Truth | None, other: Truth | None) -> Truth:
+    said = {one, other}
+    return next(truth for truth in (Truth.TRUE, Truth.UNKNOWN, Truth.FALSE) if truth in said)
 
 
 _STATES = {truth.value: truth for truth in Truth}

@@ -84,7 +84,15 @@ def test_of_too_many_classes_the_first_is_forgotten_whole() -> None:
 
 def test_what_was_learned_survives_a_restart_and_nonsense_does_not_come_in() -> None:
     model, again = learned(50), Learned(20_000.0, 0.008)
-    again.restore(model.saved() | {"odd": 1, "x": {"sums": [math.nan] * 9, "error": 1, "count": 1}})
+    nonsense: list[dict[str, object]] = [
+        {"sums": [math.nan] * 9, "error": 1, "count": 1},
+        {"sums": [1e308] * 9, "error": 1, "count": 1},
+        {"sums": [10**400] * 9, "error": 1, "count": 1},
+        {"sums": [1.0] * 9, "error": 1, "count": -4},
+        {"sums": [1.0] * 8, "error": 1, "count": 1},
+    ]
+    saved = model.saved() | {"odd": 1} | {str(n): each for n, each in enumerate(nonsense)}
+    again.restore(saved)
     assert again.params(A) == model.params(A)
     assert again.shown().keys() == model.shown().keys()
 

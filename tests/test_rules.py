@@ -87,3 +87,16 @@ def test_a_pools_price_is_its_models_else_its_servers() -> None:
     assert prices == [1, 1]
     without = document.replace("price: {input: 1, output: 2}", "labels: {}")
     assert [price and price.input for price in bench(without).prices] == [3, None]
+
+
+def test_a_provider_never_stands_in_for_an_engine_or_for_another_provider() -> None:
+    document = (
+        provider("a", "type: OpenAI, baseURL: 'https://x.example'")
+        + provider("twin, namespace: eu", "type: OpenAI, baseURL: 'https://eu.example'")
+        + provider("twin, namespace: us", "type: OpenAI, baseURL: 'https://us.example'")
+        + provider("broken", "type: OpenAI, baseURL: 'http://[::1/v1'")
+        + provider("keyed", "type: OpenAI, baseURL: 'https://user:word@x.example'")
+    )
+    layout = bench(document).layout
+    assert [(each.id, each.endpoint) for each in layout.backends] == [("a", "a"), ("b", "b")]
+    assert [target.type.value for target in layout.inventory.targets] == ["Local", "Local"]

@@ -310,3 +310,38 @@ async def test_the_cheapest_backend_is_the_one_with_the_lower_price(tmp_path: Pa
         (s.folder / "provider.yaml").write_text(priced)
         await s.swapped(before)
         assert (await s.chat({}))[2]["decision"]["type"] == "provider"
+
+
+async def test_a_client_cannot_leave_load_behind_by_what_it_writes(tmp_path: Path) -> None:
+    async with scene(tmp_path, {"cap": CAP}) as s:
+        body = {"model": MODEL, "prompt": "x", "max_completion_tokens": "abc"}
+        status, _, _ = await s.running.post("/v1/completions", body)
+        assert status == 200  # the engine's to judge; here it takes anything
+        assert await s.running.inflight() == [0]
+        assert s.engine.bodies[0]["max_tokens"] == 3
+
+
+async def test_tags_that_contradict_themselves_count_as_the_strictest(tmp_path: Path) -> None:
+    async with scene(tmp_path, published("pii-stays-local")) as s:
+        for tags in ("pii-detected,pii-detected=absent", "pii-detected=absent,pii-detected"):
+            assert (await s.chat({"x-tags": tags}))[2]["tags"] == {"pii-detected": "present"}
+        assert s.provider.requests == []
+
+
+async def test_names_that_mean_a_model_are_listed(tmp_path: Path) -> None:
+    pool, _ = PRICED.split("---")
+    named = pool.replace("price: { input: 1, output: 4 }", "aliases: [ tiny ], classes: [ any ]")
+    async with scene(tmp_path, {"priced": named}) as s:
+        async with s.running.session.get(s.running.http + "/v1/models") as answer:
+            cards = (await answer.json())["data"]
+        assert [card["id"] for card in cards] == ["any", "tiny", MODEL]
+        assert {card["root"] for card in cards} == {cards[2]["root"]}
+        assert (await s.chat({}, model="tiny"))[0] == 200
+        assert s.engine.bodies[-1]["model"] == MODEL
+
+
+async def test_values_of_headers_stay_out_of_records(tmp_path: Path) -> None:
+    async with scene(tmp_path, {"cap": CAP}) as s:
+        record = (await s.chat({}))[2]
+        assert record["set"]["headers"] == ["x-lane"]
+        assert "slow" not in json.dumps(record)
