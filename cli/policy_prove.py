@@ -128,14 +128,19 @@ def _request(facts: RequestFacts) -> dict[str, Any]:
 def _state(found: Reached) -> dict[str, Any]:
     models: dict[tuple[str, str], list[str]] = {}
     first: dict[tuple[str, str], tuple[Target, dict[str, float]]] = {}
-    for target, numbers in zip(found.inventory.targets, found.measured, strict=True):
+    away = set()
+    for place, target in enumerate(found.inventory.targets):
+        numbers = found.measured[place]
         key = (target.type.value, target.id)
         models.setdefault(key, []).append(target.model)
         values = {FIELDS_OF_MEASURES[measure]: value for measure, value in numbers.items()}
         first.setdefault(key, (target, values))
+        if found.out >> place & 1:
+            away.add(key)
     engines, providers = [], []
     for key, (target, values) in first.items():
         shown = {"models": models[key], "labels": dict(target.labels), **values}
+        shown |= {"available": False} if key in away else {}
         if target.type is BackendType.PROVIDER:
             providers.append({"name": target.id, **shown})
         else:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from policies.compiled import CompiledRule
 from policies.drop import BOUNDS
-from policies.evaluate import PolicySet
+from policies.evaluate import Plan, PolicySet
 from policies.facts import Inventory, Measured, Pools, RequestFacts, Target, Truth
 from policies.masks import Masks
 from policies.match import Asked
 from policies.model import Drop, Measure
 from policies.reach import is_measured, is_possible, number_within
 from policies.verdict import Chosen, Denied, Source
-from policies.worlds import Scene
+from policies.worlds import Scene, backend_of
 
 Numbers = Mapping[Measure, float]
 """What is measured of one target; what is not here is unknown."""
@@ -33,6 +33,8 @@ class Reached:
     """Policy, rule and stage."""
     position: int
     """0: the winner; else which fallback."""
+    out: int = 0
+    """Targets that cannot serve, as a bit mask: away, asleep or failing. It needs them to be so."""
 
     @property
     def target(self) -> Target:
@@ -43,7 +45,7 @@ class Reached:
 def reached(
     policies: PolicySet, rules: Sequence[CompiledRule], scene: Scene, facts: RequestFacts
 ) -> Reached | None:
-    """Run the evaluator, other targets being dropped where they can; `None`: it went elsewhere."""
+    """Run the evaluator, other targets being dropped or out; `None`: it went elsewhere."""
     inventory, pools, place = scene.inventory, scene.pools, scene.place
     plan = policies.bind(inventory).plan(facts, pools)
     if isinstance(plan, Denied):
@@ -55,12 +57,11 @@ def reached(
             own if each == place else _dropping(each, drops, masks)
             for each in range(len(inventory.targets))
         ]
-        verdict = plan.decide(measured(numbers), random.Random(0))
-        ranked = verdict.ranked if isinstance(verdict, Chosen) else ()
-        for position, found in enumerate(ranked):
-            if found.target == place:
-                source = Source(verdict.source.policy, verdict.source.rule, found.stage)
-                return Reached(facts, inventory, pools, numbers, place, source, position)
+        for verdict, out in _with_ever_more_out(plan, measured(numbers), place):
+            for position, found in enumerate(verdict.ranked):
+                if found.target == place:
+                    source = Source(verdict.source.policy, verdict.source.rule, found.stage)
+                    return Reached(facts, inventory, pools, numbers, place, source, position, out)
     return None
 
 
@@ -70,6 +71,21 @@ def measured(numbers: Sequence[Numbers]) -> Measured:
         column=lambda measure, places: [numbers[place].get(measure) for place in places],
         ranking=lambda places: [numbers[place].get(Measure.PREDICTED_TTFT) for place in places],
     )
+
+
+def _with_ever_more_out(plan: Plan, given: Measured, place: int) -> Iterator[tuple[Chosen, int]]:
+    """Yield what is chosen, and then what is while the backends chosen before cannot serve.
+
+    The place's own backend is never out. Each turn one route more is left empty, so it ends.
+    """
+    targets = plan.inventory.targets
+    own, out = backend_of(targets[place]), 0
+    while isinstance(verdict := plan.decide(given, random.Random(0), out), Chosen):
+        yield verdict, out
+        chosen = {backend_of(targets[each.target]) for each in verdict.ranked} - {own}
+        if not chosen:
+            return
+        out |= sum(1 << n for n, each in enumerate(targets) if backend_of(each) in chosen)
 
 
 _OWN: tuple[Numbers, ...] = (

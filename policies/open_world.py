@@ -116,8 +116,6 @@ class Choices:
 class OpenWorld:
     """Whatever cluster there may be."""
 
-    others: Sequence["OpenSubject"] = ()
-
     def __init__(self, mentioned: Mentions) -> None:
         plain = [glob for glob in (*mentioned.requested, *mentioned.models) if "*" not in glob]
         globs = (*mentioned.requested, *mentioned.models, *mentioned.classes)
@@ -127,6 +125,10 @@ class OpenWorld:
         self._states = PoolStates()
         self._pools: Variable[bool | None] = Variable("pools", _POOLS)
         self.subjects = (OpenSubject(mentioned),)
+
+    def beside(self, subject: "OpenSubject") -> Sequence["OpenSubject"]:
+        """Return nothing: the subject's backend need not have another model."""
+        return ()
 
     def requested(self, glob: str) -> Held:
         """Say when a glob fits the request's own word, or names of what it means."""

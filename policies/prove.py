@@ -54,9 +54,10 @@ class Counterexample:
         kind = "provider" if target.type is BackendType.PROVIDER else "engine"
         state = "with" if self.truth is Truth.TRUE else "of which nobody knows whether it has"
         turn = f" as fallback {self.reached.position}" if self.reached.position else ""
+        out = " while others are not available" if self.reached.out else ""
         return (
             f"a request for `{facts.model}` {state} tag `{self.tag}` can be sent to {kind} "
-            f"`{target.id}`{turn} by `{self.reached.source}`"
+            f"`{target.id}`{turn} by `{self.reached.source}`{out}"
         )
 
 

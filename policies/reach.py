@@ -2,6 +2,7 @@
 
 Follows `course` step by step. What is measured is free: a bound never has to drop the subject,
 since a number may be unknown; and it can drop any other target, unless no number is within it.
+Every other backend may be away, asleep or failing, so that any rule can be left without it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,22 +71,26 @@ class Ways:
             goes_by = negation(rule.matched)
             if rule.compiled.goes_on:
                 carried.append(rule)
-                empty = self._emptied(rule.compiled, route, carried)
+                empty = self._emptied(subject, rule.compiled, route, carried)
                 goes_by = some((goes_by, every((kept, negation(taken), *empty))))
             before.append(goes_by)
         local = subject.part(backend=BackendSelector(type=BackendType.LOCAL))
         yield Way(len(self.rules), DEFAULT, (*before, local, subject.meant()))
 
     def _emptied(
-        self, rule: CompiledRule, route: Route, carried: Sequence[RuleFormulas]
+        self,
+        subject: Subject,
+        rule: CompiledRule,
+        route: Route,
+        carried: Sequence[RuleFormulas],
     ) -> Iterator[Formula]:
-        """Say for each target that is there when a rule is left without it."""
+        """Say for each target that is there with the subject when a rule is left without it."""
         drops = [guard for guard in self._guards if is_possible(guard[0].drop)]
         for before in carried:
             in_force = TRUE if before.compiled is rule else before.matched
             excludes = before.compiled.excludes
             drops += [(drop, in_force) for drop in excludes if is_possible(drop.drop)]
-        for other in self._world.others:
+        for other in self._world.beside(subject):
             taken = every((considered(other, route), staged(other, route)))
             dropped = (every((in_force, covers(other, drop.drop))) for drop, in_force in drops)
             yield some((negation(taken), *dropped))

@@ -7,7 +7,7 @@ known is `open_world`'s.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from policies.facts import Inventory, RequestFacts, Target, Truth
 from policies.formula import (
@@ -26,7 +26,7 @@ from policies.globs import any_of
 from policies.masks import Masks as Selected
 from policies.match import Asked, Condition
 from policies.mentions import Mentions
-from policies.model import BackendSelector, Match, ModelSelector, PoolState
+from policies.model import BackendSelector, BackendType, Match, ModelSelector, PoolState
 from policies.regions import witnesses
 
 
@@ -35,6 +35,15 @@ class Held(NamedTuple):
 
     true: Formula
     not_false: Formula
+
+
+Backend: TypeAlias = tuple[BackendType, str, frozenset[tuple[str, str]]]
+"""What is away, asleep or failing as a whole, with each model that it serves."""
+
+
+def backend_of(target: Target) -> Backend:
+    """Return the backend of a target; two of one name differ by their labels, where they do."""
+    return target.type, target.id, frozenset(target.labels.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +86,8 @@ class World(Protocol[S]):
     def subjects(self) -> Sequence[S]:
         """One of each kind of target that policies can tell apart."""
 
-    @property
-    def others(self) -> Sequence[S]:
-        """Targets that are there whether or not a proof needs them."""
+    def beside(self, subject: S) -> Sequence[S]:
+        """Return the targets that are there whenever the subject is: its backend's other models."""
 
     def requested(self, glob: str) -> Held:
         """Say when a glob fits the requested model."""
@@ -134,8 +142,13 @@ class KnownWorld:
     def __init__(self, inventory: Inventory, mentioned: Mentions) -> None:
         self._inventory = inventory
         self._full = Selected(inventory)
-        alike = {_signature(each, mentioned): n for n, each in enumerate(inventory.targets)}
+        kinds = [_signature(each, mentioned) for each in inventory.targets]
+        alike = {kind: place for place, kind in enumerate(kinds)}
         self._places = tuple(sorted(alike.values()))
+        self._backends: list[set[Backend]] = [
+            {backend_of(t) for kind, t in zip(kinds, inventory.targets, strict=True) if kind == own}
+            for own in (kinds[place] for place in self._places)
+        ]
         chosen = tuple(inventory.targets[place] for place in self._places)
         self.few = Selected(Inventory(chosen, inventory.models))
         """Selectors over one target of each kind."""
@@ -149,10 +162,10 @@ class KnownWorld:
         """One target of each kind that policies can tell apart."""
         return [KnownSubject(self, bit) for bit in range(len(self._places))]
 
-    @property
-    def others(self) -> Sequence["KnownSubject"]:
-        """The same: all that exists is there in every answer."""
-        return self.subjects
+    def beside(self, subject: "KnownSubject") -> Sequence["KnownSubject"]:
+        """Return a target for each kind that the subject's backend has; any other may be out."""
+        backend = backend_of(self._inventory.targets[self._places[subject.bit]])
+        return [KnownSubject(self, bit) for bit, s in enumerate(self._backends) if backend in s]
 
     def requested(self, glob: str) -> Held:
         """Ask the evaluator about each name that means something, and one for each other region."""

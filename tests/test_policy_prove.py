@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cli.policy_prove import counterexample_json
 from lineside.ids import ModelName
 from policies.confirm import measured
 from policies.evaluate import compile_
@@ -19,6 +20,8 @@ from policies.globs import any_of
 from policies.load import load
 from policies.model import BackendSelector, BackendType, InferencePolicy, Measure
 from policies.prove import Counterexample, Holds, Undecided, prove
+from policies.state import ClusterState, cluster_of
+from policies.trial import tried as explained
 from policies.verdict import Chosen, Denied
 from tests import policy_strategies as drawn
 
@@ -87,8 +90,9 @@ def is_confirmed(
     assert reached.facts.tags[found.tag] is found.truth
     plan = compile_(given).bind(reached.inventory).plan(reached.facts, reached.pools)
     assert not isinstance(plan, Denied)
-    verdict = plan.decide(measured(reached.measured), Random(1))
+    verdict = plan.decide(measured(reached.measured), Random(1), reached.out)
     assert isinstance(verdict, Chosen)
+    assert not reached.out >> reached.place & 1
     places = [each.target for each in verdict.ranked]
     return reached.place in places and takes(never, reached.target)
 
@@ -322,8 +326,19 @@ IN_A_CLUSTER = [
     pytest.param(
         "{rules: [{name: r, route: {select: [{type: Local}], onEmpty: NextRule}}, "
         "{name: s, route: {}}]}",
+        "default/p0/s/default",
+        id="an engine that nothing can drop may be out",
+    ),
+    pytest.param(
+        "{rules: [{name: r, route: {select: [{type: Local}]}}, {name: s, route: {}}]}",
         "holds",
-        id="an engine is there, and nothing can drop it",
+        id="where nothing is left it is refused, which is the default",
+    ),
+    pytest.param(
+        "{rules: [{name: r, route: {onEmpty: NextRule, exclude: [{name: x, drop: {models: "
+        "{names: [qwen]}}}]}}, {name: s, route: {select: [{type: Provider}]}}]}",
+        "default/p0/r/default",
+        id="the target itself may not be out: the first rule has it",
     ),
     pytest.param(
         "{rules: [{name: r, route: {select: [{type: Local}], onEmpty: NextRule, exclude: ["
@@ -335,8 +350,8 @@ IN_A_CLUSTER = [
         "{rules: [{name: r, route: {select: [{type: Local}], onEmpty: NextRule, exclude: ["
         "{name: x, drop: {queuedPrompts: {greaterThan: 2, lessThan: 2}}}]}}, "
         "{name: s, route: {}}]}",
-        "holds",
-        id="no number is within the bounds",
+        "default/p0/s/default",
+        id="which is so too where no number is within the bounds",
     ),
     pytest.param(
         "{rules: [{name: r, route: {select: [{type: Local}], onEmpty: NextRule}}, "
@@ -382,6 +397,44 @@ def test_engines_are_measured_so_that_the_counterexample_is_the_winner() -> None
     ]
 
 
+LOCAL_FIRST = (
+    "{rules: [{name: local-first, matches: [{tags: {all: [pii]}}], route: {consider: "
+    "[{backend: {type: Local}}], onEmpty: NextRule}}, {name: cloud, route: {consider: "
+    "[{backend: {type: Provider}}]}}]}"
+)
+
+
+def test_an_engine_that_is_away_leaves_a_rule_empty() -> None:
+    proof = prove(policies(LOCAL_FIRST), "pii", PROVIDER, CLUSTER)
+    assert isinstance(proof, Counterexample)
+    assert (proof.reached.place, proof.reached.out) == (1, 0b01)
+    assert proof.sentence == (
+        "a request for `glm` with tag `pii` can be sent to provider `bedrock` by "
+        "`default/p0/cloud/default` while others are not available"
+    )
+
+
+def test_a_backend_is_out_with_all_its_models_or_with_none() -> None:
+    """That a rule is left without the provider's other model needs the provider to be out."""
+    other = replace(BEDROCK, model=ModelName("qwen"))
+    models = GLM | {ModelName("qwen"): Model(ModelName("qwen"))}
+    cluster = Inventory((ENGINE, other, BEDROCK), models)
+    given = policies(
+        "{rules: [{name: r, route: {consider: [{models: {names: [qwen]}}, {backend: "
+        "{type: Local}}], onEmpty: NextRule}}, {name: s, route: {}}]}"
+    )
+    assert proved(given, cluster) == "default/p0/r/default"  # by the other model, never by `s`
+
+
+def test_a_counterexample_can_be_explained() -> None:
+    proof = prove(policies(LOCAL_FIRST), "pii", PROVIDER, CLUSTER)
+    assert isinstance(proof, Counterexample)
+    state = msgspec.convert(counterexample_json(proof)["state"], ClusterState)
+    assert [engine.available for engine in state.engines] == [False]
+    trial = explained(policies(LOCAL_FIRST), cluster_of([], state), proof.reached.facts)
+    assert [winner.id for winner in trial.winners] == ["bedrock"]
+
+
 NEVER = [
     pytest.param(BackendSelector(names=("bed*",)), "default/p0/r/default", id="a name"),
     pytest.param(BackendSelector(labels={"zone": "eu"}), "default/p0/r/default", id="a label"),
@@ -410,7 +463,7 @@ def test_what_is_not_settled_is_said() -> None:
 
 
 def search(rng: Random, scene: "Drawn", truth: Truth, tries: int) -> Target | None:
-    """Look for a request that gets where it must not, with random requests and states."""
+    """Look for a request that gets where it must not; states and who is out are random."""
     compiled = compile_(scene.policies)
     bound = None if scene.inventory is None else compiled.bind(scene.inventory)
     for _ in range(tries):
@@ -420,7 +473,8 @@ def search(rng: Random, scene: "Drawn", truth: Truth, tries: int) -> Target | No
         plan = (bound or compiled.bind(known)).plan(request, drawn.pools(rng))
         if isinstance(plan, Denied):
             continue
-        verdict = plan.decide(drawn.state(rng, known).measured(), rng)
+        out = rng.getrandbits(len(known.targets) + 1) if rng.random() < 0.7 else 0
+        verdict = plan.decide(drawn.state(rng, known).measured(), rng, out)
         for each in verdict.ranked if isinstance(verdict, Chosen) else ():
             if takes(scene.never, known.targets[each.target]):
                 return known.targets[each.target]
@@ -446,10 +500,20 @@ FORBIDDEN = (
 )
 
 
-def tried(seed: int, tries: int) -> Counter[str]:
+PASSED_BY = (
+    "{rules: [{name: r, matches: [{tag: pii}], route: {select: [{type: Local}], "
+    "onEmpty: NextRule}}, {name: s, route: {ROUTE}}]}"
+)
+"""Safe as long as some engine is there: what a prover is easily wrong about."""
+
+
+def tried(seed: int, tries: int, first: str = "") -> Counter[str]:
     """Prove something of random policies, and try to refute it; count what was said."""
     rng = Random(seed)
     given, never = drawn.policies(rng), rng.choice(FORBIDDEN)
+    if first:
+        route = rng.choice(("", "select: [{type: Provider}]", "onEmpty: NextRule"))
+        given = [*policies(first.replace("ROUTE", route)), *given]
     said: Counter[str] = Counter()
     for inventory in (drawn.inventory(rng), None):
         proof = prove(given, "pii", never, inventory)
@@ -469,6 +533,12 @@ def tried(seed: int, tries: int) -> Counter[str]:
 @settings(max_examples=100, deadline=None)
 def test_what_is_proved_no_search_refutes(seed: int) -> None:
     tried(seed, tries=15)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_no_rule_is_taken_to_have_an_engine_that_may_be_out(seed: int) -> None:
+    tried(seed, tries=15, first=PASSED_BY)
 
 
 def test_hardly_anything_is_left_undecided() -> None:
