@@ -43,6 +43,15 @@ async def decided(running: Running, body: dict[str, Any]) -> tuple[int, str, str
     return status, record["tokens"], record["tokens_reason"]
 
 
+async def first_late(running: Running) -> tuple[int, str, str]:
+    """Return the first answer that came while the tokenizer hung: one may be under way before."""
+    for n in range(10):
+        answer = await decided(running, chat(f"early {n}"))
+        if answer[1] != "engine":
+            break
+    return answer
+
+
 async def test_a_hanging_tokenizer_holds_up_no_request(running: Running, engine: str) -> None:
     async def answered() -> bool:  # on a busy machine not at once within the budget
         return await decided(running, chat("hello")) == (200, "engine", "no_tokenizer")
@@ -51,7 +60,8 @@ async def test_a_hanging_tokenizer_holds_up_no_request(running: Running, engine:
     async with aiohttp.ClientSession(engine) as control:
         await simulated.post(control, "/sim/faults", fault="hang", where="tokenize", for_s=10)
         began = time.monotonic()
-        answers = [await decided(running, chat(f"hello {n}")) for n in range(OPENS_AFTER + 2)]
+        answers = [await first_late(running)]
+        answers += [await decided(running, chat(f"hello {n}")) for n in range(OPENS_AFTER + 1)]
         took = time.monotonic() - began
         async with control.delete("/sim/faults") as cleared:
             assert cleared.status == 200
