@@ -19,7 +19,7 @@ from coordinator.engines import Engine
 from coordinator.inflight import InFlight, Lease, Queue
 from coordinator.overlay import Overlay
 from coordinator.predict import FixedRate
-from coordinator.pressure import Pressure
+from coordinator.pressure import Beta, Pressure
 from coordinator.recent import RecentWork
 from coordinator.rules import Resources
 from lineside.ids import EngineId, ModelName
@@ -107,8 +107,8 @@ class NoProgress(InFlight):
 class NoBeta(Pressure):
     """Lets a prefill cost those that come after it nothing."""
 
-    def beta(self, model: ModelName, queues: Sequence[Queue], now: float) -> float:
-        return 0.0
+    def beta(self, model: ModelName, queues: Sequence[Queue], now: float) -> Beta:
+        return lambda own_s: 0.0
 
 
 class NoRecent(RecentWork):

@@ -18,6 +18,7 @@ from coordinator.candidates import Candidate
 from coordinator.engines import Engine, EngineView
 from coordinator.inflight import NO_PEER, Queue
 from coordinator.predict import Params, Predictor
+from coordinator.pressure import Beta
 from coordinator.recent import SHARE
 from coordinator.targets import Layout
 from lineside.hashing import UNIT
@@ -234,7 +235,7 @@ def measure(
     queues: Sequence[Queue],
     recent_of: Callable[[Sequence[EngineView]], Sequence[float]],
     predictor: Predictor,
-    beta: float,
+    beta: Beta,
     outstanding_s: float = OUTSTANDING_S,
     full: Container[EngineId] = (),
 ) -> Part:
@@ -254,9 +255,9 @@ def measure(
             outstanding[number] += peers.outstanding
             params = predictor.params(field.views[number].engine)
             wait_s[number] += params.own_s(peers.queued_tokens, 0)
-    weight = 1 + beta
+    weighed = {own: own * (1 + beta(own)) for own in set(own_s)}
     cost = [
-        wait + weight * own + outstanding_s * many
+        wait + weighed[own] + outstanding_s * many
         for wait, own, many in zip(wait_s, own_s, outstanding, strict=True)
     ]
     recent = None

@@ -6,8 +6,9 @@ much that is worth follows from how busy its like are (decision 009).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from coordinator.inflight import Queue
 from lineside.ids import ModelName
@@ -15,13 +16,19 @@ from lineside.ids import ModelName
 MEMORY_S = 10.0
 """An observation counts for a third after this long."""
 
-LEAST, MOST = 0.25, 2.0
-"""What a prefill counts for, in units of itself, to those that come after it. Not less, although
-engines that idle delay nobody: a handful of requests with one new prefix would be spread over all
-of them. Not much more: what many ask for at once is served sooner where several hold it."""
+MOST = 2.0
+"""What a prefill counts for at most, in units of itself, to those that come after it."""
+
+LEAST, PER_S = 0.1, 1.0
+"""What it counts for at least, however idle engines are, and more for each second that it takes, up
+to once: the longer it is, the likelier somebody comes meanwhile. So a burst with one long new
+prefix waits for the engine that computes it, and one with a short one soon has it on several."""
 
 KEPT = 1000
 """Models that are remembered; all are forgotten when there are more."""
+
+Beta: TypeAlias = Callable[[float], float]
+"""From the seconds of a prefill to what it costs those that come after it, in units of itself."""
 
 
 @dataclass(slots=True)
@@ -39,11 +46,8 @@ class Pressure:
     def __init__(self) -> None:
         self._means: dict[ModelName, _Mean] = {}
 
-    def beta(self, model: ModelName, queues: Sequence[Queue], now: float) -> float:
-        """Note the queues of a model's engines; return what a prefill costs those behind it.
-
-        In units of that prefill, from `LEAST` to `MOST`.
-        """
+    def beta(self, model: ModelName, queues: Sequence[Queue], now: float) -> Beta:
+        """Note the queues of a model's engines; return what prefills cost those behind them."""
         waits = [queue.wait_s for queue in queues if queue.wait_s]
         engines = max(1, len(queues))
         mean = self._means.get(model)
@@ -57,4 +61,5 @@ class Pressure:
             mean.share += (share - mean.share) * (1 - math.exp(-gap / MEMORY_S))
         mean.at, mean.waits, mean.engines = now, waits, engines
         idle = 1 - mean.share
-        return MOST if idle * (1 + MOST) <= 1 else max(LEAST, mean.share / idle)
+        by_share = MOST if idle * (1 + MOST) <= 1 else mean.share / idle
+        return lambda own_s: max(by_share, min(1.0, LEAST + PER_S * own_s))

@@ -92,6 +92,6 @@ def decided(
         [(queues or {}).get(engine, EMPTY) for engine in field.engines],
         lambda views: [recent(view.engine) for view in views],
         predictor,
-        BETA,
+        lambda own_s: BETA,
     )
     return decide(plan, [part], layout, NoOutlook(), random.Random(seed))
