@@ -57,9 +57,23 @@ def _head(record: Json) -> Iterator[str]:
             for name in ("policy", "rule", "stage")
             if record.get(name)
         )
+    yield from _said(record)
     if record.get("tokens"):
         yield _tokens(record)
     yield _verdict(record)
+
+
+def _said(record: Json) -> Iterator[str]:
+    """Say what else policies did: guards, what they did not know, rewrites, shadows."""
+    if record.get("guards"):
+        yield f"guards that held: {', '.join(map(text, record['guards']))}"
+    if record.get("unknown"):
+        yield f"not known: {', '.join(map(text, record['unknown']))}"
+    asked = record.get("set") or {}
+    if rewritten := [name for name, value in asked.items() if value]:
+        yield f"rewritten: {', '.join(map(text, rewritten))}"
+    for policy, sentence in (record.get("shadow") or {}).items():
+        yield f"shadow {text(policy)}: {text(sentence)}"
 
 
 def _tokens(record: Json) -> str:

@@ -31,18 +31,15 @@ from simulate.rivals import Formula
 from simulate.traces import TraceRequest, overlaid, scaled, spread_ticks
 from simulate.virtual import VirtualEngine
 
+SHOWN = ("trace", "engines", "load", "policy", "model", "plot", "json")
+"""What `--help` shows; `--help-all` has all."""
+
 DESCRIPTION = """\
 Replay a trace in virtual time over simulated engines, once for each strategy:
-the product as it is, other routers' rules, and oracles.
-
-TRACE has one request a line: `timestamp` (ms), `input_length`,
-`output_length`, `hash_ids` (one for each 512 tokens); it may be packed with
-gzip. Or decision records, as `lineside get decisions --json` prints them.
-
-With --policy the product also runs under those policies; requests have one
-model (--model), no headers and no tenant. The first fifth of the requests is
-not counted. docs/benchmarks.md says what is simulated.
-
+the product, other routers' rules, oracles. docs/benchmarks.md says what is
+simulated. TRACE has one request a line: `timestamp` (ms), `input_length`,
+`output_length`, `hash_ids` (one for each 512 tokens), or is what
+`lineside get decisions --json` prints. The first fifth is not counted.
 Exit codes: 0 done, 1 findings in policies, 2 usage, 3 could not run."""
 
 WARM_PREDICTIONS = 500
@@ -80,7 +77,10 @@ class Asked:
 def add_to(commands: Subcommands) -> None:
     """Add the command."""
     command: Parser = commands.add_parser(
-        "replay", help="recorded traffic in virtual time, by strategy", description=DESCRIPTION
+        "replay",
+        help="recorded traffic in virtual time, by strategy",
+        description=DESCRIPTION,
+        usage="lineside replay [options] TRACE",
     )
     command.add_argument("trace", metavar="TRACE", help="requests, or decision records")
     command.add_argument(
@@ -109,6 +109,7 @@ def add_to(commands: Subcommands) -> None:
     command.add_argument("--seed", type=int, default=0, metavar="S", help="ties (default 0)")
     command.add_argument("--plot", metavar="FILE.svg", help="draw times to first token")
     command.add_argument("--json", action="store_true", help="print JSON")
+    command.show_only(SHOWN)
     command.set_defaults(run=_replay)
 
 

@@ -31,14 +31,12 @@ FIRST_LOOK_S = 10.0
 ENGINE_KEYS = ("kv", "replay", "tokenizer", "rank", "topic", "api_key_file")
 
 DESCRIPTION = """\
-Run a coordinator, its gateway and an agent for engines on this machine, until
-Ctrl-C. A part that dies is started again, unless it does so all the time.
+Run a coordinator, its gateway and an agent for engines, until Ctrl-C.
 An engine is http://HOST:PORT, with options behind commas:
   kv=tcp://HOST:PORT      its KV events (else asked of it, else port 5557)
   replay=tcp://HOST:PORT  its replay socket (else asked of it, else port 5558)
   tokenizer=DIR           has tokenizer.json; or ORG/NAME at a model hub
-  rank=N                  only this data-parallel rank
-  topic=TEXT              only events under this topic prefix
+  rank=N, topic=TEXT      only this data-parallel rank, this topic prefix
   api_key_file=FILE       the key that it was started with (--api-key)"""
 
 
@@ -79,6 +77,15 @@ def add_to(commands: Subcommands) -> None:
         type=Path,
         metavar="DIR",
         help="policies, pools and providers, watched for changes",
+    )
+    command.add_argument(
+        "--tags",
+        default="",
+        metavar="NAME=STATE,...",
+        help="tags of every request: present, absent, unknown",
+    )
+    command.add_argument(
+        "--tags-header", metavar="NAME", help="header of a trusted gateway that lists them"
     )
     command.add_argument(
         "--prefill-rate",
@@ -188,6 +195,10 @@ async def _up(arguments: argparse.Namespace) -> int:
             sys.stderr.writelines(f"{finding}\n" for finding in errors)
             return 1
         settings["resources"] = str(arguments.resources.resolve())
+    if arguments.tags:
+        settings["tags"] = [tag.strip() for tag in arguments.tags.split(",")]
+    if arguments.tags_header:
+        settings["tags_header"] = arguments.tags_header
     if arguments.prefill_rate:
         settings["prefill_tokens_per_s"] = arguments.prefill_rate
     if arguments.logs:

@@ -296,3 +296,23 @@ def test_what_is_no_request_is_said(document: bytes, said: str) -> None:
     with pytest.raises(Unreadable) as error:
         asked(document, "r.json")
     assert str(error.value) == said
+
+
+def test_what_policies_did_beside_the_choice_is_told() -> None:
+    record = {
+        "api": "openai-chat",
+        "model": "m",
+        "tenant": "t",
+        "guards": ["ns/p/r/x"],
+        "unknown": ["tag pii"],
+        "set": {"maxTokens": 3, "defaults": None, "parameters": None, "headers": []},
+        "shadow": {"ns/s": "the same"},
+    }
+    lines = printed(explained(record)).splitlines()
+    for line in (
+        "guards that held: ns/p/r/x",
+        "not known: tag pii",
+        "rewritten: maxTokens",
+        "shadow ns/s: the same",
+    ):
+        assert line in lines
