@@ -95,6 +95,10 @@ class Masks:
             mask &= self._of_models(m for m in known if model == m.name or model in m.aliases)
         return mask
 
+    def by_model(self) -> tuple[tuple[str, int], ...]:
+        """Return each model that targets serve, with those."""
+        return tuple(self._serving.items())
+
     def _of_models(self, models: Iterable[Model]) -> int:
         mask = 0
         for model in models:

@@ -47,7 +47,7 @@ class Columns:
 class BoundStage:
     """A stage over one inventory."""
 
-    __slots__ = ("_highest", "_measure", "_order", "_ranked", "_shares", "mask")
+    __slots__ = ("_highest", "_measure", "_models", "_order", "_ranked", "_shares", "mask")
 
     def __init__(self, name: str, stage: Stage, masks: Masks) -> None:
         self._ranked = masks.ranked(name)
@@ -55,6 +55,7 @@ class BoundStage:
         self.mask = masks.part(backend=backend, models=stage.models)
         self._order: tuple[int, ...] | None = None
         self._shares: tuple[tuple[Share, int], ...] | None = None
+        self._models = masks.by_model() if stage.split is not None else ()
         if stage.order is not None:
             self._order = tuple(masks.share(backend, None) for backend in stage.order)
             self.mask &= _union(self._order)
@@ -83,18 +84,28 @@ class BoundStage:
         if self._shares is None and self._order is None:
             yield alive
             return
-        for share in self._by_share(conversation):
+        for share in self._by_share(conversation, alive):
             for position in self._order or (alive,):
                 group = alive & share & position
                 alive &= ~group
                 if group:
                     yield group
 
-    def _by_share(self, conversation: str) -> Iterable[int]:
+    def _by_share(self, conversation: str, alive: int) -> Iterable[int]:
+        """Cut by share, and where a share has several models, by model: it stays on one as well."""
         if self._shares is None:
-            return (self.mask,)
-        order = stable_order([share for share, _ in self._shares], conversation)
-        return (self._shares[number][1] for number in order)
+            yield self.mask
+            return
+        for number in stable_order([share for share, _ in self._shares], conversation):
+            share = self._shares[number][1]
+            here = [(model, mask) for model, mask in self._models if mask & share & alive]
+            if len(here) < 2:
+                yield share
+                continue
+            each = [Share(model=model, weight=1) for model, _ in here]
+            yield from (
+                here[place][1] & share for place in stable_order(each, within(conversation))
+            )
 
     def _sorted(self, targets: Sequence[int], columns: Columns, ties: Sequence[float]) -> list[int]:
         if len(targets) < 2:
@@ -120,6 +131,11 @@ def stable_order(shares: Sequence[Share], conversation: str) -> list[int]:
     share that is taken away moves only the conversations that it had.
     """
     return sorted(range(len(shares)), key=lambda number: _distance(shares[number], conversation))
+
+
+def within(conversation: str) -> str:
+    """Return what a share's own models are ordered by: not as shares of the same models are."""
+    return f"{conversation}\0within"
 
 
 def _distance(share: Share, conversation: str) -> float:

@@ -22,10 +22,11 @@ from policies.model import (
     OnEmpty,
     Rule,
     SetFields,
+    Share,
     Stage,
     Threshold,
 )
-from policies.stage import stable_order
+from policies.stage import stable_order, within
 from tests.policy_strategies import State
 
 YES, NO, UNKNOWN = Truth.TRUE, Truth.FALSE, Truth.UNKNOWN
@@ -298,14 +299,21 @@ class Evaluation:
             for key in sorted(set(keys.values())):
                 yield name, {at for at in here if keys[at] == key}
 
-    def key(self, at: int, stage: Stage) -> tuple[int, int, bool, float]:
-        """Return what a target is sorted by: share, position, whether it was measured, and what."""
-        target, share, position = self.inventory.targets[at], 0, 0
+    def key(self, at: int, stage: Stage) -> tuple[tuple[int, int], int, bool, float]:
+        """Return what a target is sorted by: share and its model, position, whether measured, what.
+
+        A conversation stays on one model of a share too, whichever others are there.
+        """
+        target, share, position = self.inventory.targets[at], (0, 0), 0
         if stage.split is not None:
             weighty = [each for each in stage.split if each.weight]
             order = [weighty[n] for n in stable_order(weighty, self.request.conversation)]
             named = [stage.split[number] for number in self.shares_of(target, stage)]
-            share = min(order.index(each) for each in named)
+            models = [Share(model=each, weight=1) for each in sorted(self.inventory.models)]
+            ranks = [
+                models[n].model for n in stable_order(models, within(self.request.conversation))
+            ]
+            share = min(order.index(each) for each in named), ranks.index(target.model)
         if stage.order is not None:
             position = min(n for n, name in enumerate(stage.order) if name in target.names)
         if stage.maximize is not None:
