@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from lineside.ids import ModelName
-from policies.facts import Inventory, Model, RequestFacts, Target
+from policies.facts import Inventory, Model, Target
 from policies.formula import (
     FALSE,
     TRUE,
@@ -26,11 +26,10 @@ from policies.formula import (
     some,
 )
 from policies.globs import any_of, compile_glob
-from policies.match import Asked, Meant
 from policies.mentions import Mentions
-from policies.model import BackendSelector, BackendType, Labels, Match, ModelSelector, PoolState
+from policies.model import BackendSelector, BackendType, Labels, ModelSelector, PoolState
 from policies.regions import witnesses
-from policies.worlds import Held, PoolStates, Scene, held
+from policies.worlds import Held, PoolStates, Scene
 
 MAX_REQUESTS = 2000
 """Requests tried for one answer. Beyond, the search counts as cut short."""
@@ -60,9 +59,8 @@ class Texts:
     def __init__(self, globs: Iterable[str], likely: Sequence[str]) -> None:
         self.globs = tuple(dict.fromkeys(globs))
         self.values = witnesses(self.globs, likely=likely)
-        self._fitting = {
-            text: {glob for glob in self.globs if compile_glob(glob)(text)} for text in self.values
-        }
+        tests = [(glob, compile_glob(glob)) for glob in self.globs]
+        self._fitting = {text: {glob for glob, fits in tests if fits(text)} for text in self.values}
 
     def find(self, fits: Iterable[str], avoids: set[str], rather: set[str] | None = None) -> str:
         """Return a text that fits some globs and none of others; empty where there is none."""
@@ -132,9 +130,11 @@ class OpenWorld:
 
     def requested(self, glob: str) -> Held:
         """Say when a glob fits the request's own word, or names of what it means."""
-        word = held(self._requested, Match(model=glob), _unmeant)
+        texts = enumerate(self.texts.values)
+        said = sum(1 << n for n, text in texts if glob in self.texts.fitting(text))
+        word = atom(self._requested, said)
         fits = self._fits.setdefault(glob, Variable(("fits", glob), _FITS))
-        return Held(some((word.true, atom(fits, 0b010))), some((word.true, atom(fits, 0b110))))
+        return Held(some((word, atom(fits, 0b010))), some((word, atom(fits, 0b110))))
 
     def pool(self, state: PoolState) -> Held:
         """Say when pools are in a state; those of the request are as free as any other."""
@@ -347,10 +347,6 @@ def _bits(mask: int) -> Iterator[int]:
     while mask:
         yield mask & -mask
         mask &= mask - 1
-
-
-def _unmeant(text: str) -> Asked:
-    return Asked(RequestFacts(model=text), {}, Meant())
 
 
 def _helper(model: ModelName) -> Target:

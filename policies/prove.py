@@ -81,29 +81,17 @@ def prove(
 
     With an inventory: to one in it. Without: to any that may exist. Shadow policies do not count.
     """
-    while_present = _prove(policies, tag, Truth.TRUE, never, inventory)
+    try:
+        search = _Search(policies, never, inventory)
+    except TooMany:
+        return Undecided("the policies tell too many names apart")
+    while_present = search.run(tag, Truth.TRUE)
     if not isinstance(while_present, Holds):
         return while_present
-    while_unknown = _prove(policies, tag, Truth.UNKNOWN, never, inventory)
+    while_unknown = search.run(tag, Truth.UNKNOWN)
     if isinstance(while_unknown, Holds):
         return while_present
     return Holds(while_present.targets, while_unknown)
-
-
-def _prove(
-    policies: Sequence[InferencePolicy],
-    tag: str,
-    truth: Truth,
-    never: BackendSelector,
-    inventory: Inventory | None,
-) -> Proof:
-    try:
-        search = _Search(policies, never, inventory)
-        return search.run(tag, truth)
-    except TooMany:
-        return Undecided("the policies tell too many names apart")
-    except OutOfSteps:
-        return Undecided(f"not settled within {MAX_STEPS} steps")
 
 
 class _Search:
@@ -130,6 +118,13 @@ class _Search:
 
     def run(self, tag: str, truth: Truth) -> Proof:
         """Try every way for a state of the tag."""
+        self._steps, self._unconfirmed = Steps(MAX_STEPS), 0
+        try:
+            return self._tried(tag, truth)
+        except OutOfSteps:
+            return Undecided(f"not settled within {MAX_STEPS} steps")
+
+    def _tried(self, tag: str, truth: Truth) -> Proof:
         tried = 0
         for subject in self._world.subjects:
             forbidden = subject.part(backend=self._never)

@@ -6,7 +6,9 @@ apart. Which of them fit is asked of the evaluator's own conditions.
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from math import ceil, floor
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from policies.facts import RequestFacts, Truth
 from policies.formula import Formula, Masks, Variable, atom, every, first, some
@@ -15,6 +17,8 @@ from policies.mentions import Mentions
 from policies.model import Match, Tags, Threshold
 from policies.regions import witnesses
 from policies.worlds import Held, World, held
+
+Value = TypeVar("Value")
 
 _TRUTHS = (Truth.FALSE, Truth.UNKNOWN, Truth.TRUE)
 _FALSE, _UNKNOWN, _TRUE = 0b001, 0b010, 0b100
@@ -27,6 +31,7 @@ class Request:
 
     def __init__(self, mentioned: Mentions, world: World[Any]) -> None:
         self._world = world
+        self._known: dict[bytes, Held] = {}
         self._tenant = _text("tenant", mentioned.tenants, ("a-tenant",))
         self._api = _text("api", mentioned.apis, APIS)
         self._headers: dict[str, Variable[str | None]] = {
@@ -67,19 +72,27 @@ class Request:
             yield self._world.requested(match.model)
         yield from self._of_tags(match)
         if match.tenant is not None:
-            yield held(self._tenant, Match(tenant=match.tenant), _asked("tenant"))
+            yield self._once(self._tenant, Match(tenant=match.tenant), _asked("tenant"))
         if match.api is not None:
-            yield held(self._api, Match(api=match.api), _asked("api"))
+            yield self._once(self._api, Match(api=match.api), _asked("api"))
         for name, glob in (match.headers or {}).items():
             value = self._headers[name.lower()]
-            yield held(value, Match(headers={name: glob}), _with_header(name.lower()))
+            only = Match(headers={name: glob})
+            yield self._once(value, only, _with_header(name.lower()))
         if match.stream is not None:
             yield held(self._stream, Match(stream=match.stream), _asked("stream"))
         if match.input_tokens is not None:
             only = Match(input_tokens=match.input_tokens)
-            yield held(self._tokens, only, _asked("input_tokens"))
+            yield self._once(self._tokens, only, _asked("input_tokens"))
         if match.pool is not None:
             yield self._world.pool(match.pool)
+
+    def _once(self, values: Variable[Value], match: Match, asked: Callable[[Value], Asked]) -> Held:
+        """Ask about each value of a variable, once for all rules that say the same."""
+        key = msgspec.json.encode(match)
+        if key not in self._known:
+            self._known[key] = held(values, match, asked)
+        return self._known[key]
 
     def _of_tags(self, match: Match) -> Iterator[Held]:
         if match.tag is not None:
