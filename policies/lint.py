@@ -14,6 +14,7 @@ from policies.checks.names import Names
 from policies.checks.order import check_order
 from policies.checks.proofs import check_proofs
 from policies.checks.routes import check_rule
+from policies.checks.targets import check_targets
 from policies.checks.words import quoted
 from policies.facts import Inventory
 from policies.load import Located
@@ -26,6 +27,7 @@ def lint(located: Sequence[Located], inventory: Inventory | None = None) -> list
     if inventory is not None:
         names = Names(inventory, [each.resource for each in located])
         findings += (_finding(each, f) for each in located for f in names.check(each.resource))
+    findings += (_finding(each, found) for each, found in check_targets(located, inventory))
     owners = [each for each in located if isinstance(each.resource, InferencePolicy)]
     policies = [each.resource for each in owners if isinstance(each.resource, InferencePolicy)]
     for owner, policy in zip(owners, policies, strict=True):

@@ -14,9 +14,45 @@ from msgspec import Meta, field
 
 API_VERSION = "kinference.buoyant.io/v1alpha1"
 
-Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
-Glob: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
+_ONE_LINE = "text of 1 to 253 characters without control characters"
+
+Name: TypeAlias = Annotated[
+    str,
+    Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f-\x9f]+\Z", title=_ONE_LINE),
+]
+Glob: TypeAlias = Annotated[
+    str,
+    Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f-\x9f]+\Z", title=_ONE_LINE),
+]
 """A name in which `*` stands for any run of characters."""
+Exact: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[^\s*\x00-\x1f\x7f-\x9f]+\Z",
+        title="one exact name: no spaces, and no `*`",
+    ),
+]
+"""What one backend or model is called, where no glob is read."""
+ModelWord: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[A-Za-z0-9/:._-]+\Z",
+        title="a model's name: letters, digits and `/ : . _ -`",
+    ),
+]
+ResourceName: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z",
+        title="a name as Kubernetes has them: lower-case letters, digits, `-` and `.`",
+    ),
+]
 Labels: TypeAlias = Mapping[Name, Annotated[str, Meta(max_length=253)]]
 Number: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]
 Unshown = Meta(extra={"secret": True})
@@ -76,7 +112,7 @@ class Tags(Strict, frozen=True, kw_only=True):
 class PoolState(Strict, frozen=True, kw_only=True):
     """The state of the pools that serve the requested model, or of the one that is named."""
 
-    name: Name | None = None
+    name: Exact | None = None
     saturated: bool
 
 
@@ -157,8 +193,8 @@ class Exclude(Strict, frozen=True, kw_only=True):
 class Share(Strict, frozen=True, kw_only=True):
     """One side of a split: a backend's name or a model's, never both."""
 
-    backend: Name | None = None
-    model: Name | None = None
+    backend: Exact | None = None
+    model: Exact | None = None
     weight: Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
@@ -171,7 +207,7 @@ class Stage(Strict, frozen=True, kw_only=True):
     models: ModelSelector | None = None
     minimize: Measure | None = None
     maximize: Measure | None = None
-    order: tuple[Name, ...] | None = None
+    order: tuple[Exact, ...] | None = None
     """Backends' names, best first. One that is not named is not in the stage."""
     split: tuple[Share, ...] | None = None
     """Shares of conversations. What no share names is not in the stage."""
@@ -269,12 +305,12 @@ class Price(Strict, frozen=True, kw_only=True):
 class ModelSpec(Strict, frozen=True, kw_only=True):
     """One model that a pool or a provider serves."""
 
-    name: Name
+    name: ModelWord
     """What policies and records call it. A pool's engines serve it under this name."""
     upstream: Name | None = None
     """What a provider calls it, where that differs."""
-    aliases: tuple[Name, ...] = ()
-    classes: tuple[Name, ...] = ()
+    aliases: tuple[ModelWord, ...] = ()
+    classes: tuple[ModelWord, ...] = ()
     labels: Labels = field(default_factory=dict)
     price: Price | None = None
 
@@ -337,16 +373,16 @@ class ProviderSpec(Strict, frozen=True, kw_only=True):
 class BackendSpec(Strict, frozen=True, kw_only=True):
     """What a gateway's route points to: a pool or a provider."""
 
-    pool: Name | None = None
-    provider: Name | None = None
+    pool: Exact | None = None
+    provider: Exact | None = None
     failure_mode: Literal["Closed", "Open"] = "Closed"
 
 
 class Metadata(Strict, frozen=True, kw_only=True):
     """Who a resource is. Fields that a cluster adds are dropped before this is read."""
 
-    name: Name
-    namespace: Name = "default"
+    name: ResourceName
+    namespace: ResourceName = "default"
     labels: Labels = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 

@@ -19,6 +19,7 @@ from policies.globs import any_of
 from policies.inventory import DEFAULT_POOL, EngineFacts, inventory_of
 from policies.model import (
     BackendType,
+    Exact,
     InferencePool,
     InferenceProvider,
     InferenceWorkerSet,
@@ -69,7 +70,7 @@ class Change(Strict, frozen=True, kw_only=True):
 class EngineState(Measurements, frozen=True, kw_only=True):
     """One engine, and each model that it serves."""
 
-    id: Name
+    id: Exact
     url: Name | None = None
     """By which a worker set may list it. `None`: `http://` and its id."""
     models: tuple[Name, ...]

@@ -265,7 +265,7 @@ def test_a_request_is_read_in_three_shapes(document: str, expected: RequestSpec)
         pytest.param(
             '{"messages": ["hunter2"]}',
             "r.json:1:1: missing-field: `model` is missing\n"
-            "  help: it must be text of 1 to 253 characters",
+            "  help: it must be text of 1 to 253 characters without control characters",
             id="no model",
         ),
         pytest.param(

@@ -251,6 +251,83 @@ CASES = [
         id="a provider that has no usual address",
     ),
     pytest.param(
+        f"{ANNOTATED}    lineside.dev/prove: tag=pi never=Local\nspec: {{rules: [{{name: r, "
+        "matches: [{tag: pii}], reject: {message: m}}, {name: s, route: {select: "
+        "[{type: Provider}]}}]}\n",
+        [
+            "p.yaml:6:5: warning: proof-vacuous: no policy names tag `pi`",
+            "  help: did you mean `pii`?",
+            "p.yaml:7:37: warning: tag-falls-through: while tag `pii` is unknown, `default/p/s` "
+            "can send the request to a provider",
+            f"  {UNKNOWN_TOO}",
+        ],
+        id="a claim about a tag that nobody names",
+    ),
+    *(
+        pytest.param(
+            f"{PROVIDER}  type: OpenAI\n  baseURL: '{url}'\n  models: [{{name: m}}]\n",
+            [f"p.yaml:6:3: address: `baseURL` {why}"],
+            id=url,
+        )
+        for url, why in (
+            ("http://[::1/v1", "is no URL"),
+            ("http://a:99999/v1", "is no URL"),
+            ("http://:80/v1", "names no host that can be reached"),
+            ("https://me:word@a/v1", "holds credentials"),
+            ("https://a/v1?key=1", "has a query or a fragment"),
+            ("https://a/v1#b", "has a query or a fragment"),
+        )
+    ),
+    pytest.param(
+        f"{PROVIDER}  type: OpenAI\n  models: [{{name: m}}]\n---\n"
+        f"{API}\nkind: InferenceProvider\nmetadata: {{name: acme, namespace: b}}\n"
+        "spec: {type: OpenAI, models: [{name: m}]}\n---\n"
+        f"{API}\nkind: InferencePool\nmetadata: {{name: acme}}\nspec: {{}}\n",
+        [
+            "p.yaml:3:12: duplicate-name: provider `acme` is called like a pool",
+            "  help: policies know names without namespaces: rename one; the other is at "
+            "p.yaml:15:12",
+            "p.yaml:10:12: duplicate-name: there are two providers called `acme`",
+            "  help: policies know names without namespaces: rename one; the other is at "
+            "p.yaml:3:12",
+            "p.yaml:10:12: duplicate-name: provider `acme` is called like a pool",
+            "  help: policies know names without namespaces: rename one; the other is at "
+            "p.yaml:15:12",
+        ],
+        id="a name in two namespaces, and of two kinds",
+    ),
+    pytest.param(
+        f"{PROVIDER}  type: OpenAI\n  models: [{{name: m}}]\n---\n"
+        f"{API}\nkind: InferenceWorkerSet\nmetadata: {{name: w}}\n"
+        "spec: {engines: [{url: 'http://acme'}]}\n",
+        [
+            "p.yaml:3:12: duplicate-name: provider `acme` is called like an engine",
+            "  help: policies know names without namespaces: rename one; the other is at "
+            "p.yaml:11:19",
+        ],
+        id="a provider called like an engine",
+    ),
+    pytest.param(
+        f"{ROUTE}      set: {{maxTokens: 9, parameters: {{max_tokens: 99}}, defaults: "
+        "{max_completion_tokens: 9}}\n",
+        [
+            "p.yaml:8:40: set-max-tokens: `maxTokens` caps the output, and `max_tokens` says how "
+            "much it is",
+            "p.yaml:8:68: set-max-tokens: `maxTokens` caps the output, and "
+            "`max_completion_tokens` says how much it is",
+        ],
+        id="two caps",
+    ),
+    pytest.param(
+        f'{ROUTE}      set: {{headers: {{"x a": b, x-b: "a\\r\\nb", x-c: " d"}}}}\n',
+        [
+            "p.yaml:8:23: unsendable-header: no header can be called `x a`",
+            "p.yaml:8:33: unsendable-header: the value of header `x-b` cannot be sent as it is",
+            "p.yaml:8:48: unsendable-header: the value of header `x-c` cannot be sent as it is",
+        ],
+        id="headers that HTTP cannot carry",
+    ),
+    pytest.param(
         f"{PROVIDER}  type: Bedrock\n  models: [{{name: m}}]\n",
         ["p.yaml:5:3: warning: not-yet-served: providers of type `Bedrock` get no requests yet"],
         id="a provider with an API of its own",
@@ -260,7 +337,8 @@ CASES = [
         "spec: {rules: [{name: r, route: {}}]}\n",
         [
             "p.yaml:6:5: proof-failed: a request for `some-model` with tag `pii` can be sent to "
-            "provider `some-backend` by `default/p/r/default`"
+            "provider `some-backend` by `default/p/r/default`",
+            "p.yaml:6:5: warning: proof-vacuous: no policy names tag `pii`",
         ],
         id="a claim that is not so",
     ),
@@ -300,6 +378,7 @@ CASES = [
         [
             "p.yaml:6:5: proof-undecided: not proved for tag `pii`: the policies tell too many "
             "names apart",
+            "p.yaml:6:5: warning: proof-vacuous: no policy names tag `pii`",
             "p.yaml:7:1: warning: not-checked: which rules are reached was not checked: there are "
             "too many conditions",
         ],
@@ -612,13 +691,38 @@ def test_findings_come_in_the_order_of_the_files_and_each_once() -> None:
 
 
 def test_long_and_odd_names_stay_on_one_line() -> None:
-    name = "n" * 100 + "\\n"
+    name = "n" * 100 + "\u2028"
     lines = told(f'{POLICY}spec: {{rules: [{{name: "{name}"}}]}}\n')
     shown = "n" * 60 + "…"
     assert lines == [
         f"p.yaml:4:16: no-effect: rule `{shown}` does nothing with the requests that it matches",
         "  help: give it a `route`, `reject` or `limits`",
     ]
+
+
+def test_a_claim_about_a_provider_that_is_not_there() -> None:
+    text = (
+        f"{ANNOTATED}    lineside.dev/prove: tag=pii never=Provider:bedrok\n"
+        "spec: {rules: [{name: r, matches: [{tag: pii}], route: {}}]}\n"
+    )
+    assert told(text, CLUSTER) == [
+        "p.yaml:6:5: warning: proof-vacuous: no backend of the inventory is called `bedrok`",
+        "  help: did you mean `bedrock`?",
+    ]
+
+
+def test_a_thousand_rules_are_checked_in_time() -> None:
+    rules = "".join(
+        f"  - {{name: r{n}, matches: [{{model: 'm{n}-*', tenant: '*t{n % 7}*'}}], route: {{exclude:"
+        f" [{{name: q, if: {{tag: t{n % 20}}}, drop: {{backend: {{names: ['e{n}*']}}}}}}], select: "
+        "[{type: Local}], onEmpty: NextRule}}\n"
+        for n in range(1000)
+    )
+    loaded = load([("p.yaml", f"{POLICY}spec:\n  rules:\n{rules}".encode())])
+    began = time.process_time()
+    codes = [each.code for each in lint(loaded.resources)]
+    assert codes == ["next-rule-last"]
+    assert time.process_time() - began < 15
 
 
 def test_every_code_has_a_case() -> None:

@@ -101,13 +101,14 @@ def told(text: str | bytes) -> str:
         pytest.param(
             f"{RULE}      select: [{{names: qwen}}]\n",
             "8:24: wrong-value: `spec.rules[0].route.select[0].names` must be a list, each entry"
-            " text of 1 to 253 characters, not `qwen`\n  help: write it as `[...]`",
+            " text of 1 to 253 characters without control characters, not `qwen`\n"
+            "  help: write it as `[...]`",
             id="a name where a list of them belongs",
         ),
         pytest.param(
             f"{RULE}      select: [{{names: [no]}}]\n",
             "8:25: wrong-value: `spec.rules[0].route.select[0].names[0]` must be text of 1 to 253"
-            " characters, not `false`\n  help: put it in quotes",
+            " characters without control characters, not `false`\n  help: put it in quotes",
             id="a word that YAML takes for false",
         ),
         pytest.param(
@@ -119,7 +120,7 @@ def told(text: str | bytes) -> str:
         pytest.param(
             f"{RULE}      consider: [{{backend: {{labels: {{1: x, '': y}}}}}}]\n",
             "8:44: wrong-value: a name in `spec.rules[0].route.consider[0].backend.labels` must be"
-            " text of 1 to 253 characters",
+            " text of 1 to 253 characters without control characters",
             id="a label without a name",
         ),
         pytest.param(
@@ -247,7 +248,7 @@ def test_a_header_to_match_is_not_repeated() -> None:
     rule = "{name: r, matches: [{headers: {authorization: 20301}}]}"
     assert told(f"{HEAD}spec: {{rules: [{rule}]}}\n") == (
         "p.yaml:4:62: wrong-value: `spec.rules[0].matches[0].headers.authorization` must be text of"
-        " 1 to 253 characters\n  help: put it in quotes"
+        " 1 to 253 characters without control characters\n  help: put it in quotes"
     )
 
 
@@ -318,3 +319,59 @@ def test_examples_load_and_come_back_from_json(file: Path) -> None:
 
 def test_every_kind_is_read() -> None:
     assert list(KINDS) == KINDS_LISTED.replace("there are ", "").replace("`", "").split(", ")
+
+
+NAMES_REFUSED = [
+    pytest.param("route: {select: [{order: ['a*b']}]}", id="an order with a star"),
+    pytest.param("route: {select: [{order: ['a b']}]}", id="an order with a space"),
+    pytest.param("route: {select: [{split: [{model: 'm*', weight: 1}]}]}", id="a share of a glob"),
+    pytest.param("route: {select: [{split: [{backend: '*', weight: 1}]}]}", id="a share of all"),
+    pytest.param("matches: [{pool: {name: 'p*', saturated: true}}]", id="the state of a glob"),
+    pytest.param('route: {select: [{names: ["a\\nb"]}]}', id="a glob with a line's end"),
+    pytest.param('matches: [{tag: "a\\0"}]', id="a tag with a control character"),
+]
+
+
+@pytest.mark.parametrize("field", NAMES_REFUSED)
+def test_a_name_that_cannot_be_one_is_refused(field: str) -> None:
+    text = f"{HEAD}spec: {{rules: [{{name: r, {field}}}]}}\n"
+    [finding] = load([("p.yaml", text.encode())]).findings
+    assert finding.code == "wrong-value"
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("acme", True),
+        ("acme.eu-1", True),
+        ("a" * 253, True),
+        ("a" * 254, False),
+        ("Acme", False),
+        ("127.0.0.1:8000", False),
+        ("a*", False),
+        ("-a", False),
+        ("a/b", False),
+    ],
+)
+def test_resources_are_named_as_in_kubernetes(name: str, right: bool) -> None:
+    text = (
+        "apiVersion: kinference.buoyant.io/v1alpha1\nkind: InferencePool\n"
+        f"metadata: {{name: '{name}'}}\nspec: {{}}\n"
+    )
+    assert (load([("p.yaml", text.encode())]).findings == ()) is right
+
+
+@pytest.mark.parametrize(
+    ("name", "right"), [("org/Model-7B_v1.5:tag", True), ("a b", False), ("a*", False)]
+)
+def test_models_are_named_by_plain_characters(name: str, right: bool) -> None:
+    for field in (
+        f"name: '{name}'",
+        f"name: m, aliases: ['{name}']",
+        f"name: m, classes: ['{name}']",
+    ):
+        text = (
+            "apiVersion: kinference.buoyant.io/v1alpha1\nkind: InferencePool\n"
+            f"metadata: {{name: p}}\nspec: {{models: [{{{field}}}]}}\n"
+        )
+        assert (load([("p.yaml", text.encode())]).findings == ()) is right

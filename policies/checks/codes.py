@@ -38,6 +38,10 @@ def _warning(meaning: str, remedy: str) -> Code:
 
 
 CODES: Mapping[str, Code] = {
+    "address": _error(
+        "a provider's address is no root of an API, or holds credentials",
+        "write it as `https://HOST/v1`; a key belongs in `credentials`",
+    ),
     "backend-target": _error(
         "a gateway backend names both a pool and a provider, or neither",
         "name one of them",
@@ -55,8 +59,9 @@ CODES: Mapping[str, Code] = {
         "say in `drop` which backends it is about; to refuse requests, use `reject`",
     ),
     "duplicate-name": _error(
-        "two rules of a policy, two excludes of a rule or two models of a backend have one name",
-        "rename one: records tell them apart by name",
+        "two rules of a policy, two excludes of a rule or two models of a backend have one name; "
+        "or two providers, two pools, or a provider and something local, in any namespaces",
+        "rename one: policies and records tell them apart by name",
     ),
     "empty-condition": _warning(
         "a mapping of conditions says nothing: it holds for every request",
@@ -118,6 +123,10 @@ CODES: Mapping[str, Code] = {
         "a claim could neither be shown nor refuted",
         "prove it with an inventory, or with fewer globs and conditions",
     ),
+    "proof-vacuous": _warning(
+        "a claim is about a tag that no policy names, or about a backend that there is not",
+        "correct the name: the claim protects nothing",
+    ),
     "provider-first": _warning(
         "a stage of providers comes before one of local engines, whether or not engines have room",
         "put the local stage first, or exclude providers while the pool is not saturated",
@@ -137,6 +146,10 @@ CODES: Mapping[str, Code] = {
     "reserved-parameter": _error(
         "`set` writes a parameter that is the gateway's own",
         "remove it: routing, isolation and accounting depend on it",
+    ),
+    "set-max-tokens": _error(
+        "`set` caps the output and writes a parameter that says otherwise",
+        "keep `maxTokens`: clients may ask for less",
     ),
     "set-twice": _warning(
         "`set` has a parameter among its defaults and among those that clients may not change",
@@ -179,5 +192,9 @@ CODES: Mapping[str, Code] = {
     "unreachable-stage": _warning(
         "no candidate of the route can get into a stage that an earlier one does not take",
         "put the wider stage last, or correct the stage's filters",
+    ),
+    "unsendable-header": _error(
+        "`set` adds a header that HTTP cannot carry",
+        "use letters, digits and `-` in its name, and one line of text as its value",
     ),
 }

@@ -1,6 +1,7 @@
 """The kinds beside policies: what their fields mean together. Pure."""
 
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
 from lineside.schema import Path
 from policies.checks.codes import Found
@@ -42,8 +43,24 @@ def _provider(spec: ProviderSpec) -> Iterator[Found]:
     elif spec.base_url is None and spec.type not in BASES:
         message = f"a provider of type {quoted(spec.type)} has an address of its own"
         yield Found(("spec", "type"), "no-base-url", message, "name it in `baseURL`")
+    if spec.base_url is not None and (why := _unusable(spec.base_url)):
+        yield Found(("spec", "baseURL"), "address", f"`baseURL` {why}")
     if spec.credentials is not None:
         yield from _credentials(("spec", "credentials"), spec.credentials)
+
+
+def _unusable(url: str) -> str:
+    """Say what is wrong with an address, without it: it may hold a password. Empty: nothing."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "is no URL"
+    if not host or port == 0 or not url.isprintable():
+        return "names no host that can be reached"
+    if "@" in parts.netloc:
+        return "holds credentials"
+    return "has a query or a fragment" if "?" in url or "#" in url else ""
 
 
 def _credentials(path: Path, credentials: Credentials) -> Iterator[Found]:

@@ -11,7 +11,7 @@ from policies.model import Match, Tags, Threshold
 from policies.reach import number_within
 from policies.reserved import HOP_BY_HOP
 
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 """What HTTP allows a header to be called."""
 
 
@@ -54,7 +54,7 @@ def _header(path: Path, name: str, seen: dict[str, str]) -> Iterator[Found]:
     if known != name:
         message = f"header {quoted(name)} is {quoted(known)} written otherwise"
         yield Found(path, "unmatchable-header", message, "case makes no difference: keep one")
-    if not _TOKEN.match(name):
+    if not TOKEN.match(name):
         message = f"no header can be called {quoted(name)}"
         yield Found(path, "unmatchable-header", message, "use letters, digits and `-`")
     elif name.lower() in HOP_BY_HOP:

@@ -7,6 +7,8 @@ from lineside.findings import did_you_mean
 from policies.checks.codes import Found
 from policies.checks.words import quoted
 from policies.facts import Inventory
+from policies.globs import any_of
+from policies.mentions import mentions
 from policies.model import BackendSelector, BackendType, InferencePolicy
 from policies.prove import Counterexample, Holds, Undecided, prove
 
@@ -69,6 +71,7 @@ def check_proofs(
         if isinstance(claim, Malformed):
             yield Found(PATH, "proof-malformed", claim.message, claim.help)
             continue
+        yield from _vacuous(claim, policies, inventory)
         match prove(policies, claim.tag, claim.never, inventory):
             case Counterexample() as found:
                 yield Found(PATH, "proof-failed", found.sentence)
@@ -80,6 +83,22 @@ def check_proofs(
             case Holds(unknown=Undecided(why)):
                 message = f"not proved while tag {quoted(claim.tag)} is unknown: {why}"
                 yield Found(PATH, "proof-needs-tag", message)
+
+
+def _vacuous(
+    claim: Claim, policies: Sequence[InferencePolicy], inventory: Inventory | None
+) -> Iterator[Found]:
+    """Find a claim whose words mean nothing, as mistyped ones do."""
+    tags = mentions(policies).tags
+    if claim.tag not in tags:
+        message = f"no policy names tag {quoted(claim.tag)}"
+        yield Found(PATH, "proof-vacuous", message, did_you_mean(claim.tag, tags))
+    names = claim.never.names or ()
+    if inventory is not None and names:
+        known = {n for t in inventory.targets if t.type is claim.never.type for n in t.names}
+        if not any_of(names)(known):
+            message = f"no backend of the inventory is called {quoted(names[0])}"
+            yield Found(PATH, "proof-vacuous", message, did_you_mean(names[0], sorted(known)))
 
 
 def _claim(text: str) -> Claim | Malformed:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lineside.schema import Path
 from policies.checks.codes import Found
-from policies.checks.matches import check_match
+from policies.checks.matches import TOKEN, check_match
 from policies.checks.words import quoted
 from policies.drop import BOUNDS
 from policies.formula import ANYTHING, Formula, OutOfSteps, Steps, answers, narrowed, negation
@@ -266,6 +266,10 @@ def _split(path: Path, split: Sequence[Share]) -> Iterator[Found]:
 # --- rewrites -------------------------------------------------------------------------------------
 
 
+_MAX_TOKENS = frozenset({"max_tokens", "max_completion_tokens"})
+"""What bodies call the cap on their output."""
+
+
 def _set(path: Path, given: SetFields) -> Iterator[Found]:
     parameters: dict[str, Mapping[str, Any]] = {
         "defaults": given.defaults or {},
@@ -279,7 +283,17 @@ def _set(path: Path, given: SetFields) -> Iterator[Found]:
     for name in parameters["defaults"].keys() & parameters["parameters"].keys():
         message = f"parameter {quoted(name)} has a default and a value that nobody may change"
         yield Found((*path, "defaults", name), "set-twice", message)
-    for name in given.headers or {}:
-        if name.lower() in HEADERS:
+    for field, those in parameters.items() if given.max_tokens is not None else ():
+        for name in sorted(those.keys() & _MAX_TOKENS):
+            message = f"`maxTokens` caps the output, and {quoted(name)} says how much it is"
+            yield Found((*path, field, name), "set-max-tokens", message)
+    for name, value in (given.headers or {}).items():
+        if not TOKEN.match(name):
+            message = f"no header can be called {quoted(name)}"
+            yield Found((*path, "headers", name), "unsendable-header", message)
+        if value != value.strip() or not value.replace("\t", " ").isprintable():
+            message = f"the value of header {quoted(name)} cannot be sent as it is"
+            yield Found((*path, "headers", name), "unsendable-header", message)
+        if name.strip().lower() in HEADERS:
             message = f"header {quoted(name)} is the gateway's own"
             yield Found((*path, "headers", name), "reserved-header", message)
