@@ -272,6 +272,9 @@ CASES = [
         for url, why in (
             ("http://[::1/v1", "is no URL"),
             ("http://a:99999/v1", "is no URL"),
+            ("http://a..b/v1", "names no host that can be reached"),
+            ("http://[::1]x/v1", "names no host that can be reached"),
+            (f"http://{'a' * 64}/v1", "names no host that can be reached"),
             ("http://:80/v1", "names no host that can be reached"),
             ("https://me:word@a/v1", "holds credentials"),
             ("https://a/v1?key=1", "has a query or a fragment"),

@@ -1,5 +1,6 @@
 """The kinds beside policies: what their fields mean together. Pure."""
 
+import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
@@ -22,6 +23,9 @@ SERVED_TYPES = frozenset({"OpenAI", "Databricks", "AzureOpenAI"})
 
 BASES = {"OpenAI": "https://api.openai.com"}
 """Where providers are that have one address for all."""
+
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w-]{1,63}(\.[\w-]{1,63})*\.?)(:\d{1,5})?\Z", re.ASCII)
+"""An address, or a name that DNS can hold, and a port."""
 
 
 def check_kind(resource: Resource) -> Iterator[Found]:
@@ -56,10 +60,10 @@ def _unusable(url: str) -> str:
         host, port = parts.hostname, parts.port
     except ValueError:
         return "is no URL"
-    if not host or port == 0 or not url.isprintable():
-        return "names no host that can be reached"
     if "@" in parts.netloc:
         return "holds credentials"
+    if not host or port == 0 or not _HOST.match(parts.netloc) or not url.isprintable():
+        return "names no host that can be reached"
     return "has a query or a fragment" if "?" in url or "#" in url else ""
 
 

@@ -291,7 +291,7 @@ def _set(path: Path, given: SetFields) -> Iterator[Found]:
         if not TOKEN.match(name):
             message = f"no header can be called {quoted(name)}"
             yield Found((*path, "headers", name), "unsendable-header", message)
-        if value != value.strip() or not value.replace("\t", " ").isprintable():
+        if value != value.strip() or not value.isprintable():
             message = f"the value of header {quoted(name)} cannot be sent as it is"
             yield Found((*path, "headers", name), "unsendable-header", message)
         if name.strip().lower() in HEADERS:
