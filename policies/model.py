@@ -12,47 +12,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, field
 
+from policies.words import Exact, Glob, ModelWord, ResourceName
+from policies.words import Name as Name  # read as ours by those who have structs of their own
+
 API_VERSION = "kinference.buoyant.io/v1alpha1"
 
-_ONE_LINE = "text of 1 to 253 characters without control characters"
-
-Name: TypeAlias = Annotated[
-    str,
-    Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f-\x9f]+\Z", title=_ONE_LINE),
-]
-Glob: TypeAlias = Annotated[
-    str,
-    Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f-\x9f]+\Z", title=_ONE_LINE),
-]
-"""A name in which `*` stands for any run of characters."""
-Exact: TypeAlias = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=253,
-        pattern=r"^[^\s*\x00-\x1f\x7f-\x9f]+\Z",
-        title="one exact name: no spaces, and no `*`",
-    ),
-]
-"""What one backend or model is called, where no glob is read."""
-ModelWord: TypeAlias = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=253,
-        pattern=r"^[A-Za-z0-9/:._-]+\Z",
-        title="a model's name: letters, digits and `/ : . _ -`",
-    ),
-]
-ResourceName: TypeAlias = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=253,
-        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z",
-        title="a name as Kubernetes has them: lower-case letters, digits, `-` and `.`",
-    ),
-]
 Labels: TypeAlias = Mapping[Name, Annotated[str, Meta(max_length=253)]]
 Number: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]
 Unshown = Meta(extra={"secret": True})

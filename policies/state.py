@@ -19,7 +19,6 @@ from policies.globs import any_of
 from policies.inventory import DEFAULT_POOL, EngineFacts, inventory_of
 from policies.model import (
     BackendType,
-    Exact,
     InferencePool,
     InferenceProvider,
     InferenceWorkerSet,
@@ -30,6 +29,7 @@ from policies.model import (
     Resource,
     Strict,
 )
+from policies.words import Exact
 
 Moment = TypeVar("Moment", bound="Measurements")
 
