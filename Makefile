@@ -61,8 +61,9 @@ bench: setup
 	$(BIN)/python bench/pipeline.py
 	$(BIN)/python bench/streaming.py
 
-bench-routing: setup ## other routers, each in .venv-peers/, and ours before the same engines; over an hour
+bench-routing: setup ## other routers, each in .venv-peers/, and ours before the same engines; two hours
 	$(BIN)/python -m bench.routing
+	$(BIN)/python -m bench.routing_virtual
 	$(BIN)/python -m bench.capacity
 
 clean:

@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import uvloop
 
 from bench.contenders import CONTENDERS, Contender, Scene, Speed, engines
@@ -46,6 +47,8 @@ RATES = {
     ("unrelated", 8): 16.0,
 }
 """Chats a second: as many as engines, router and client on two processors can follow."""
+
+STRETCH = "engines and arrivals so many times slower; times are shown as if they were not"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ def main() -> int:
     parser.add_argument("--workload", nargs="+", choices=sorted(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--engines", nargs="+", type=int, choices=(3, 8), default=[3, 8])
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of traffic in each run")
+    parser.add_argument("--stretch", type=float, default=1.0, metavar="K", help=STRETCH)
     parser.add_argument("--seeds", nargs="+", type=int, default=[SEED])
     parser.add_argument("--keep-logs", type=Path, metavar="DIR", help="of all that is started")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
@@ -108,17 +112,27 @@ def run_cell(workload: str, count: int, options: argparse.Namespace) -> Iterator
                     logs = options.keep_logs / place
                     logs.mkdir(parents=True, exist_ok=True)
                 try:
-                    found = uvloop.run(run(contender, workload, shape, logs))
+                    found = uvloop.run(run(contender, workload, shape, options.stretch, logs))
                     yield Result(workload, count, name, seed, found)
                 except (Missing, CouldNotRun) as why:
                     yield Result(workload, count, name, seed, None, str(why))
 
 
-async def run(contender: Contender, workload: str, shape: Shape, logs: Path) -> Figures:
+async def run(
+    contender: Contender, workload: str, shape: Shape, stretch: float, logs: Path
+) -> Figures:
     """Run one contender before fresh engines. Raises `Missing` or `CouldNotRun`."""
-    arrivals = WORKLOADS[workload](shape)
+    arrivals = [
+        replace(arrival, at_s=arrival.at_s * stretch) for arrival in WORKLOADS[workload](shape)
+    ]
     counted_from_s = shape.seconds * COUNTED_FROM
-    async with client() as session, engines(shape.engines, Speed(), logs) as started:
+    usual = Speed()
+    speed = replace(
+        usual,
+        prefill_s_per_token=usual.prefill_s_per_token * stretch,
+        base_step_s=usual.base_step_s * stretch,
+    )
+    async with client() as session, engines(shape.engines, speed, logs) as started:
         scene = Scene(started, session, logs)
         before: list[Counts] = []
         began = 0.0
@@ -126,14 +140,20 @@ async def run(contender: Contender, workload: str, shape: Shape, logs: Path) -> 
         async def begin_counting() -> None:
             nonlocal began
             began = time.process_time()
+            psutil.cpu_percent()
             before.extend(await read_counts(session, scene.urls))
 
         async with contender(scene) as target:
-            samples = await send_all(session, arrivals, target, counted_from_s, begin_counting)
+            samples = await send_all(
+                session, arrivals, target, counted_from_s * stretch, begin_counting
+            )
             cpu_s = time.process_time() - began
+            busy = psutil.cpu_percent() / 100
             after = await read_counts(session, scene.urls)
     counts = [now - then for now, then in zip(after, before, strict=True)]
-    return figures(samples, counts, SLO, shape.seconds - counted_from_s, cpu_s)
+    seconds = shape.seconds - counted_from_s
+    shown = [sample.faster(stretch) for sample in samples]
+    return figures(shown, counts, SLO, seconds, cpu_s / stretch, busy)
 
 
 def show(workload: str, count: int, results: Sequence[Result]) -> None:
@@ -141,7 +161,7 @@ def show(workload: str, count: int, results: Sequence[Result]) -> None:
     print(f"\n{workload}, {count} engines, {RATES[workload, count]:g} chats/s")
     print(
         f"{'':26} {'TTFT mean':>9} {'median':>7} {'p95':>7} {'ITL':>5} {'good/s':>7} "
-        f"{'hits':>5} {'busiest':>7} {'failed':>6} {'client':>6}"
+        f"{'hits':>5} {'busiest':>7} {'failed':>6} {'client':>6} {'machine':>7}"
     )
     for name in dict.fromkeys(result.contender for result in results):
         mine = [result for result in results if result.contender == name]
@@ -155,7 +175,7 @@ def show(workload: str, count: int, results: Sequence[Result]) -> None:
             f"{name:26} {mean['mean_ttft_ms']:9.0f} {mean['median_ttft_ms']:7.0f} "
             f"{mean['p95_ttft_ms']:7.0f} {mean['mean_itl_ms']:5.1f} {mean['goodput_per_s']:7.2f} "
             f"{mean['hit_rate']:5.2f} {mean['busiest']:7.2f} {mean['failed']:6.1f} "
-            f"{mean['client_cpu']:6.2f}"
+            f"{mean['client_cpu']:6.2f} {mean['machine_busy']:7.2f}"
         )
     sys.stdout.flush()
 
@@ -165,6 +185,7 @@ def report(results: Sequence[Result], options: argparse.Namespace) -> dict[str, 
     return {
         "bench": "routing",
         "seconds": options.seconds,
+        "stretch": options.stretch,
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
         "load_average": os.getloadavg(),

@@ -48,6 +48,10 @@ class Sample:
     """How long after it was due it was sent: the client's own fault."""
     error: str = ""
 
+    def faster(self, times: float) -> "Sample":
+        """Return the same as if everything had been that many times faster."""
+        return Sample(self.ttft_s / times, self.itl_s / times, self.late_s / times, self.error)
+
     def keeps(self, slo: Slo) -> bool:
         """Tell whether it was good."""
         return not self.error and self.ttft_s <= slo.ttft_s and self.itl_s <= slo.itl_s
@@ -175,6 +179,8 @@ class Figures:
     """Share of one processor."""
     late_ms: float
     """95th percentile of how late chats were sent."""
+    machine_busy: float
+    """Share of all processors' time that anything used, what else runs here included."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""
@@ -182,9 +188,14 @@ class Figures:
 
 
 def figures(
-    samples: Sequence[Sample], counts: Sequence[Counts], slo: Slo, seconds: float, cpu_s: float
+    samples: Sequence[Sample],
+    counts: Sequence[Counts],
+    slo: Slo,
+    seconds: float,
+    cpu_s: float,
+    machine_busy: float,
 ) -> Figures:
-    """Return what a run of that many counted seconds comes to."""
+    """Return what a run of that many counted seconds comes to, with the client's CPU time."""
     answered = [sample for sample in samples if not sample.error]
     ttfts = [sample.ttft_s * 1e3 for sample in answered] or [0.0]
     requests = [count.requests for count in counts]
@@ -200,6 +211,7 @@ def figures(
         busiest=max(requests) / max(1.0, statistics.fmean(requests)),
         client_cpu=cpu_s / seconds,
         late_ms=quantile([sample.late_s * 1e3 for sample in samples], 0.95),
+        machine_busy=machine_busy,
     )
 
 
