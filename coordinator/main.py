@@ -1,115 +1,43 @@
-"""Builds the coordinator from its settings and runs it; alone reads argv and the environment."""
+"""Runs the coordinator: listeners, chores, drain. Alone reads argv and the environment.
+
+`build` makes the parts; nothing here decides or accounts.
+"""
 
 import argparse
 import asyncio
 import gc
 import os
-import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import aiohttp
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-
-from coordinator import dispatch, ingest
-from coordinator.admin import Admin
-from coordinator.audit import Audit
-from coordinator.breaker import Breakers
-from coordinator.caches import Caches
-from coordinator.cap import IndexCap
-from coordinator.cluster import Cluster
+from coordinator import ingest
+from coordinator.build import Lag, Parts, build
 from coordinator.config import Config
-from coordinator.credentials import Credentials
-from coordinator.decider import Decider
-from coordinator.discovery import Discovery
-from coordinator.door_http import Door
-from coordinator.engines import Engine
-from coordinator.hub import Hub
-from coordinator.inflight import InFlight
-from coordinator.ingest import AgentsServicer
 from coordinator.learned_store import EVERY_S, LearnedStore
-from coordinator.limits import Unlimited
 from coordinator.listeners import CLOSE_S, serving, serving_aside
-from coordinator.metrics import Gauges, Metrics
-from coordinator.numbering import Numbering
-from coordinator.overlay import Overlay
-from coordinator.predict import Learned
-from coordinator.providers import ProviderKeys
-from coordinator.readiness import Readiness
-from coordinator.recent import RecentWork
-from coordinator.records import Records
-from coordinator.resources import ResourceFolder, unfit
-from coordinator.rules import Resources, Rules
-from coordinator.store import SqliteStore, StoreUnavailable, cluster_secret
-from coordinator.tagging import GivenTags
-from coordinator.tokens import Tokens
-from coordinator.watch import WatchedService
+from coordinator.resources import unfit
 from lineside import launch, logs, process
-from lineside.clock import SystemClock
-from lineside.ids import EngineId
 
 log = logs.get("coordinator.main")
 
 CHORES_S = 1.0
 """Between two looks for leases and caches that have run out."""
 
-LEASE_SLACK_S = 60.0
-"""A lease outlives the gateway's total timeout by this much, then expires by itself."""
-
 DRAIN_LOOK_S = 0.02
-
-
-@dataclass(slots=True)
-class Lag:
-    """How late the event loop runs; written by `_measure` alone."""
-
-    seconds: float = 0.0
-    beat_at: float = field(default_factory=time.monotonic)
-    """When the loop last ran."""
-
-    @property
-    def silence_s(self) -> float:
-        """For how long the loop has not run. May be asked on any thread."""
-        return time.monotonic() - self.beat_at
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """All that `run` has built."""
-
-    config: Config
-    service: WatchedService
-    breakers: Breakers
-    cap: IndexCap
-    discovery: Discovery
-    agents: AgentsServicer
-    admin: Admin
-    door: Door
-    resources: ResourceFolder | None
-    kept: LearnedStore
-    lag: Lag
 
 
 async def run(config: Config, stop: asyncio.Event, announce: process.Announce) -> None:
     """Serve until `stop` is set, then drain. The first part to fail stops the rest."""
     async with AsyncExitStack() as stack:
-        parts = await _build(config, stack)
+        parts = await build(config, stack)
         parts.discovery.begin()
         if parts.resources is not None and (errors := await parts.resources.start()):
             raise OSError(f"resources cannot be put into force: {errors[0]}")
-        http = await stack.enter_async_context(
-            serving(parts.door.application(), config.http, config.timeouts.receive_s)
-        )
-        grpc = await stack.enter_async_context(ingest.serving(parts.agents, config.grpc))
-        main_loop = asyncio.get_running_loop()
-        admin = await stack.enter_async_context(
-            serving_aside(parts.admin.application(main_loop), config.admin)
-        )
+        bound = await _listening(parts, stack)
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(parts.discovery.run(), name="discovery"),
@@ -123,7 +51,7 @@ async def run(config: Config, stop: asyncio.Event, announce: process.Announce) -
             gc.collect()
             gc.freeze()  # what was built so far lives as long as the process
             gc.set_threshold(20_000, 10, 10)  # requests leave no cycles; a look costs 5 % of ingest
-            announce({"http": http, "grpc": grpc, "admin": admin})
+            announce(bound)
             await stop.wait()
             await _drain(parts)
             await parts.kept.save()
@@ -131,163 +59,18 @@ async def run(config: Config, stop: asyncio.Event, announce: process.Announce) -
                 task.cancel()
 
 
-async def _build(config: Config, stack: AsyncExitStack) -> Parts:
-    clock, cluster, caches, lag, registry = SystemClock(), Cluster(), Caches(), Lag(), _registry()
-    credentials = Credentials.of(config.engines)
-    store = SqliteStore(config.store_path)
-    stack.push_async_callback(store.close)
-    try:
-        secret = await cluster_secret(store)
-    except StoreUnavailable as error:
-        raise OSError(f"cannot use the store `{config.store_path}`: {error}") from error
-    to_engines = await stack.enter_async_context(dispatch.session(credentials))
-    probes = await stack.enter_async_context(
-        aiohttp.ClientSession(middlewares=credentials.middlewares())
-    )
-    hub = Hub(config.hub.fetch, config.hub.url, config.hub.cache, config.hub.token_file)
-    tokens = Tokens(clock, probes, hub=hub)
-    stack.callback(tokens.close)
-    breakers = Breakers(cluster, config.stalled_s)
-    rules, keys = Rules(cluster), ProviderKeys()
-    learned = Learned(config.prefill_tokens_per_s, config.step_s)
-    kept = LearnedStore(learned, store)
-    await kept.load()
-    service = _service(config, breakers, rules, caches, tokens, learned, secret, registry)
-    discovery = Discovery(
-        config.engines,
-        cluster,
-        probes,
-        credentials,
-        node=config.node_id,
-        stride=config.stride,
-        probe_s=config.probe_s,
-        changed=_followers(caches, tokens, service.decider, learned),
-        appeared=_greeter(breakers, tokens, service.decider),
-        looked=lambda engine: breakers.heard(engine, clock.monotonic()),
-    )
-    numbering = Numbering(store, cluster)
-    agents = AgentsServicer(
-        cluster, caches, secret, clock, config.name, config.agent_token, numbering
-    )
-    cap = IndexCap(config.index_bytes, cluster, caches)
-    folder = None
-    if config.resources is not None:
-        folder = ResourceFolder(Path(config.resources), rules, _reader_of(keys))
-    readiness = Readiness(service, cap, numbering, folder)
-    index = partial(_index_shown, caches, cap, service.overlay)
-    dispatcher = dispatch.Dispatcher(service, to_engines, config.timeouts, discovery.suspect, keys)
-    registry.register(Gauges(service, readiness, caches, cap, agents.counters, lambda: lag.seconds))
-    return Parts(
-        config=config,
-        service=service,
-        breakers=breakers,
-        cap=cap,
-        discovery=discovery,
-        agents=agents,
-        admin=Admin(
-            service,
-            readiness,
-            config,
-            registry,
-            index,
-            lambda: {**rules.shown(), **(folder.shown() if folder else _NO_FOLDER)},
-            lambda: lag.silence_s,
+async def _listening(parts: Parts, stack: AsyncExitStack) -> dict[str, str]:
+    """Open every listener until the stack is left; return the addresses that were bound."""
+    config, main_loop = parts.config, asyncio.get_running_loop()
+    return {
+        "http": await stack.enter_async_context(
+            serving(parts.door.application(), config.http, config.timeouts.receive_s)
         ),
-        door=Door(service, dispatcher, config.timeouts, config.body_limit_bytes),
-        resources=folder,
-        kept=kept,
-        lag=lag,
-    )
-
-
-def _service(
-    config: Config,
-    breakers: Breakers,
-    rules: Rules,
-    caches: Caches,
-    tokens: Tokens,
-    learned: Learned,
-    secret: bytes,
-    registry: CollectorRegistry,
-) -> WatchedService:
-    decider = Decider(
-        cluster=rules.cluster,
-        rules=rules,
-        overlaps=caches,
-        tokens=tokens,
-        inflight=InFlight(),
-        overlay=Overlay(),
-        recent=RecentWork(),
-        predictor=learned,
-        clock=SystemClock(),
-        rng=random.Random(),
-        secret=secret,
-    )
-    return WatchedService(
-        breakers,
-        metrics=Metrics(registry),
-        decider=decider,
-        limiter=Unlimited(),
-        shed_wait_s=config.shed_wait_s,
-        tagger=GivenTags(config.tags, config.tags_header),
-        records=Records(),
-        audit=Audit(config.announce_share, random.Random()),
-        lease_s=config.timeouts.total_s + LEASE_SLACK_S,
-    )
-
-
-def _registry() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=registry)
-    return registry
-
-
-def _reader_of(keys: ProviderKeys) -> Callable[[Resources], None]:
-    """Return what reads providers' keys whenever resources are looked at."""
-    return lambda resources: keys.read(resources.providers)
-
-
-_NO_FOLDER: Mapping[str, object] = {"source": None, "rejected": False, "findings": []}
-"""What is shown where no resources are watched."""
-
-
-def _greeter(
-    breakers: Breakers, tokens: Tokens, decider: Decider
-) -> Callable[[Engine], Awaitable[object]]:
-    """Return what hears of each engine that is new, or back."""
-
-    def greet(engine: Engine) -> Awaitable[object]:
-        breakers.reset(engine.id)
-        decider.welcome(engine)
-        return tokens.keep_verified(engine)
-
-    return greet
-
-
-def _index_shown(caches: Caches, cap: IndexCap, overlay: Overlay) -> Mapping[str, object]:
-    """Return what `/debug/index` shows."""
-    return {**caches.stats(), "cap": cap.shown(), "overlay": overlay.shown()}
-
-
-def _followers(
-    caches: Caches, tokens: Tokens, decider: Decider, learned: Learned
-) -> Callable[[Sequence[Engine]], None]:
-    """Return what hears of every new set of engines."""
-    known: set[EngineId] = set()
-
-    def follow(engines: Sequence[Engine]) -> None:
-        groups = {engine.id: engine.group for engine in engines}
-        for gone in known - groups.keys():
-            tokens.forget(gone)
-        known.clear()
-        known.update(groups)
-        caches.assign(groups)
-        decider.recent.keep(groups)
-        decider.newcomers.keep(groups)
-        learned.keep(groups)
-
-    return follow
+        "grpc": await stack.enter_async_context(ingest.serving(parts.agents, config.grpc)),
+        "admin": await stack.enter_async_context(
+            serving_aside(parts.admin.application(main_loop), config.admin)
+        ),
+    }
 
 
 async def _chores(parts: Parts) -> None:

@@ -15,11 +15,11 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-import coordinator.main
 from agent.config import AgentConfig
 from agent.metrics import AgentMetrics
 from agent.node import Node
 from cli.main import parser
+from coordinator.build import build
 from coordinator.config import Config, EngineSpec
 from lineside.clock import SystemClock
 from lineside.ids import NodeId
@@ -163,7 +163,7 @@ def _metric_rows(metrics: list[Described]) -> Iterator[list[str]]:
 async def metrics_of_processes() -> dict[str, list[Described]]:
     """Return what each process exposes of its own, built as the process builds it."""
     async with AsyncExitStack() as stack:
-        parts = await coordinator.main._build(Config(transport="plaintext"), stack)
+        parts = await build(Config(transport="plaintext"), stack)
         ours = _described(parts.admin._registry)
     registry = CollectorRegistry()
     async with asyncio.TaskGroup() as tasks:

@@ -11,10 +11,10 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-import coordinator.main
 from agent.config import AgentConfig
 from agent.scrape import Failure
 from coordinator import engines, feed, refusal
+from coordinator.build import build
 from coordinator.config import Config, EngineSpec, Timeouts
 from coordinator.metrics import CACHE_STATES
 from coordinator.readiness import CODES
@@ -67,7 +67,7 @@ def test_every_metric_has_a_meaning_of_its_own() -> None:
 
 async def test_every_debug_endpoint_has_an_example() -> None:
     async with AsyncExitStack() as stack:
-        parts = await coordinator.main._build(Config(transport="plaintext"), stack)
+        parts = await build(Config(transport="plaintext"), stack)
         resources = parts.admin.application(asyncio.get_running_loop()).router.resources()
         paths = [resource.canonical for resource in resources]
     assert sorted(_named("Debug endpoints") + _named("Health and readiness")) == sorted(paths)

@@ -36,10 +36,10 @@ import agent.main
 import coordinator.main
 from agent.config import AgentConfig
 from agent.node import Node
+from coordinator.build import Parts
 from coordinator.caches import Caches
 from coordinator.config import EngineSpec
 from coordinator.index import GroupIndex
-from coordinator.main import Parts
 from coordinator.records import CAPACITY
 from tests import gateways, simulated
 from tests.captures import ids
@@ -181,7 +181,7 @@ class Whole:
 async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Whole]:
     parts: list[Parts] = []
     nodes: list[Node] = []
-    build = coordinator.main._build
+    build = coordinator.main.build
 
     async def built(*arguments: Any) -> Parts:
         parts.append(await build(*arguments))
@@ -191,7 +191,7 @@ async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Whole]:
         nodes[:] = [Node(*arguments)]
         return nodes[-1]
 
-    monkeypatch.setattr(coordinator.main, "_build", built)
+    monkeypatch.setattr(coordinator.main, "build", built)
     monkeypatch.setattr(agent.main, "Node", noded)
     async with AsyncExitStack() as stack:
         servers = [Server() for _ in range(ENGINES)]

@@ -1,0 +1,301 @@
+"""Builds the coordinator's parts from its settings, and knits them together. Runs none of them.
+
+`main` runs what is built here. What must be closed is put on a stack, in the order of its making.
+"""
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from coordinator import dispatch
+from coordinator.admin import Admin
+from coordinator.audit import Audit
+from coordinator.breaker import Breakers
+from coordinator.caches import Caches
+from coordinator.cap import IndexCap
+from coordinator.cluster import Cluster
+from coordinator.config import Config
+from coordinator.credentials import Credentials
+from coordinator.decider import Decider
+from coordinator.discovery import Discovery
+from coordinator.door_http import Door
+from coordinator.engines import Engine
+from coordinator.hub import Hub
+from coordinator.inflight import InFlight
+from coordinator.ingest import AgentsServicer
+from coordinator.learned_store import LearnedStore
+from coordinator.limits import Unlimited
+from coordinator.metrics import Gauges, Metrics
+from coordinator.numbering import Numbering
+from coordinator.overlay import Overlay
+from coordinator.predict import Learned
+from coordinator.providers import ProviderKeys
+from coordinator.readiness import Readiness
+from coordinator.recent import RecentWork
+from coordinator.records import Records
+from coordinator.resources import ResourceFolder
+from coordinator.rules import Resources, Rules
+from coordinator.store import SqliteStore, Store, StoreUnavailable, cluster_secret
+from coordinator.tagging import GivenTags
+from coordinator.tokens import Tokens
+from coordinator.watch import WatchedService
+from lineside.clock import SystemClock
+from lineside.ids import EngineId
+
+LEASE_SLACK_S = 60.0
+"""A lease outlives the gateway's total timeout by this much, then expires by itself."""
+
+
+@dataclass(slots=True)
+class Lag:
+    """How late the event loop runs; written by `_measure` alone."""
+
+    seconds: float = 0.0
+    beat_at: float = field(default_factory=time.monotonic)
+    """When the loop last ran."""
+
+    @property
+    def silence_s(self) -> float:
+        """For how long the loop has not run. May be asked on any thread."""
+        return time.monotonic() - self.beat_at
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All that `run` has built."""
+
+    config: Config
+    service: WatchedService
+    breakers: Breakers
+    cap: IndexCap
+    discovery: Discovery
+    agents: AgentsServicer
+    admin: Admin
+    door: Door
+    resources: ResourceFolder | None
+    kept: LearnedStore
+    lag: Lag
+
+
+@dataclass(frozen=True, slots=True)
+class _Core:
+    """What decides, and what it decides from."""
+
+    cluster: Cluster
+    caches: Caches
+    rules: Rules
+    tokens: Tokens
+    learned: Learned
+    breakers: Breakers
+    service: WatchedService
+
+
+async def build(config: Config, stack: AsyncExitStack) -> Parts:
+    """Make every part; what must be closed is put on `stack`. Raises `OSError`."""
+    lag, registry, keys = Lag(), _registry(), ProviderKeys()
+    store, secret = await _opened(config, stack)
+    credentials = Credentials.of(config.engines)
+    probes = await stack.enter_async_context(
+        aiohttp.ClientSession(middlewares=credentials.middlewares())
+    )
+    core = _core(config, stack, probes, secret, registry)
+    kept = LearnedStore(core.learned, store)
+    await kept.load()
+    discovery = _discovery(config, core, probes, credentials)
+    numbering = Numbering(store, core.cluster)
+    agents = _agents(config, core, secret, numbering)
+    cap = IndexCap(config.index_bytes, core.cluster, core.caches)
+    folder = _folder(config, core.rules, keys)
+    readiness = Readiness(core.service, cap, numbering, folder)
+    gauges = Gauges(core.service, readiness, core.caches, cap, agents.counters, lambda: lag.seconds)
+    registry.register(gauges)
+    to_engines = await stack.enter_async_context(dispatch.session(credentials))
+    suspect, timeouts = discovery.suspect, config.timeouts
+    dispatcher = dispatch.Dispatcher(core.service, to_engines, timeouts, suspect, keys)
+    return Parts(
+        config=config,
+        service=core.service,
+        breakers=core.breakers,
+        cap=cap,
+        discovery=discovery,
+        agents=agents,
+        admin=_admin(config, core, readiness, registry, cap, folder, lag),
+        door=Door(core.service, dispatcher, timeouts, config.body_limit_bytes),
+        resources=folder,
+        kept=kept,
+        lag=lag,
+    )
+
+
+async def _opened(config: Config, stack: AsyncExitStack) -> tuple[Store, bytes]:
+    """Return the store, and the cluster's secret, which is in it."""
+    store = SqliteStore(config.store_path)
+    stack.push_async_callback(store.close)
+    try:
+        return store, await cluster_secret(store)
+    except StoreUnavailable as error:
+        raise OSError(f"cannot use the store `{config.store_path}`: {error}") from error
+
+
+def _core(
+    config: Config,
+    stack: AsyncExitStack,
+    probes: aiohttp.ClientSession,
+    secret: bytes,
+    registry: CollectorRegistry,
+) -> _Core:
+    cluster, caches = Cluster(), Caches()
+    hub = Hub(config.hub.fetch, config.hub.url, config.hub.cache, config.hub.token_file)
+    tokens = Tokens(SystemClock(), probes, hub=hub)
+    stack.callback(tokens.close)
+    breakers, rules = Breakers(cluster, config.stalled_s), Rules(cluster)
+    learned = Learned(config.prefill_tokens_per_s, config.step_s)
+    service = _service(config, breakers, rules, caches, tokens, learned, secret, registry)
+    return _Core(cluster, caches, rules, tokens, learned, breakers, service)
+
+
+def _service(
+    config: Config,
+    breakers: Breakers,
+    rules: Rules,
+    caches: Caches,
+    tokens: Tokens,
+    learned: Learned,
+    secret: bytes,
+    registry: CollectorRegistry,
+) -> WatchedService:
+    decider = Decider(
+        cluster=rules.cluster,
+        rules=rules,
+        overlaps=caches,
+        tokens=tokens,
+        inflight=InFlight(),
+        overlay=Overlay(),
+        recent=RecentWork(),
+        predictor=learned,
+        clock=SystemClock(),
+        rng=random.Random(),
+        secret=secret,
+    )
+    return WatchedService(
+        breakers,
+        metrics=Metrics(registry),
+        decider=decider,
+        limiter=Unlimited(),
+        shed_wait_s=config.shed_wait_s,
+        tagger=GivenTags(config.tags, config.tags_header),
+        records=Records(),
+        audit=Audit(config.announce_share, random.Random()),
+        lease_s=config.timeouts.total_s + LEASE_SLACK_S,
+    )
+
+
+def _discovery(
+    config: Config, core: _Core, probes: aiohttp.ClientSession, credentials: Credentials
+) -> Discovery:
+    decider, clock = core.service.decider, SystemClock()
+    return Discovery(
+        config.engines,
+        core.cluster,
+        probes,
+        credentials,
+        node=config.node_id,
+        stride=config.stride,
+        probe_s=config.probe_s,
+        changed=_followers(core.caches, core.tokens, decider, core.learned),
+        appeared=_greeter(core.breakers, core.tokens, decider),
+        looked=lambda engine: core.breakers.heard(engine, clock.monotonic()),
+    )
+
+
+def _agents(config: Config, core: _Core, secret: bytes, numbering: Numbering) -> AgentsServicer:
+    return AgentsServicer(
+        core.cluster, core.caches, secret, SystemClock(), config.name, config.agent_token, numbering
+    )
+
+
+def _folder(config: Config, rules: Rules, keys: ProviderKeys) -> ResourceFolder | None:
+    if config.resources is None:
+        return None
+    return ResourceFolder(Path(config.resources), rules, _reader_of(keys))
+
+
+def _admin(
+    config: Config,
+    core: _Core,
+    readiness: Readiness,
+    registry: CollectorRegistry,
+    cap: IndexCap,
+    folder: ResourceFolder | None,
+    lag: Lag,
+) -> Admin:
+    return Admin(
+        core.service,
+        readiness,
+        config,
+        registry,
+        partial(_index_shown, core.caches, cap, core.service.overlay),
+        lambda: {**core.rules.shown(), **(folder.shown() if folder else _NO_FOLDER)},
+        lambda: lag.silence_s,
+    )
+
+
+def _registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    return registry
+
+
+def _reader_of(keys: ProviderKeys) -> Callable[[Resources], None]:
+    """Return what reads providers' keys whenever resources are looked at."""
+    return lambda resources: keys.read(resources.providers)
+
+
+_NO_FOLDER: Mapping[str, object] = {"source": None, "rejected": False, "findings": []}
+"""What is shown where no resources are watched."""
+
+
+def _greeter(
+    breakers: Breakers, tokens: Tokens, decider: Decider
+) -> Callable[[Engine], Awaitable[object]]:
+    """Return what hears of each engine that is new, or back."""
+
+    def greet(engine: Engine) -> Awaitable[object]:
+        breakers.reset(engine.id)
+        decider.welcome(engine)
+        return tokens.keep_verified(engine)
+
+    return greet
+
+
+def _index_shown(caches: Caches, cap: IndexCap, overlay: Overlay) -> Mapping[str, object]:
+    """Return what `/debug/index` shows."""
+    return {**caches.stats(), "cap": cap.shown(), "overlay": overlay.shown()}
+
+
+def _followers(
+    caches: Caches, tokens: Tokens, decider: Decider, learned: Learned
+) -> Callable[[Sequence[Engine]], None]:
+    """Return what hears of every new set of engines."""
+    known: set[EngineId] = set()
+
+    def follow(engines: Sequence[Engine]) -> None:
+        groups = {engine.id: engine.group for engine in engines}
+        for gone in known - groups.keys():
+            tokens.forget(gone)
+        known.clear()
+        known.update(groups)
+        caches.assign(groups)
+        decider.recent.keep(groups)
+        decider.newcomers.keep(groups)
+        learned.keep(groups)
+
+    return follow
