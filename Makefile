@@ -5,7 +5,7 @@ VLLM_VENV ?= .venv-vllm
 ORACLE_VENV ?= .venv-oracle
 PROTO := $(wildcard proto/lineside/v1/*.proto)
 
-.PHONY: setup demo test test-soak test-vllm test-tokens check format lock proto docs bench bench-routing clean
+.PHONY: setup demo test test-random test-soak test-vllm test-tokens check format lock proto docs bench bench-routing clean
 
 setup: .venv/ready
 
@@ -21,6 +21,9 @@ demo: setup ## three simulated engines, the same traffic round robin and cache-a
 
 test: setup ## everything, under five minutes; a file stays in one process
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-random: setup ## the properties on examples that no run has tried yet
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not flow and not soak and not vllm and not oracle" --hypothesis-profile=random
 
 test-soak: setup ## ten minutes of churn, after which nothing may be left; SOAK_S=60 for a short one
 	$(BIN)/python -m pytest -s -p no:logging -m soak # that plugin keeps every record until the end

@@ -26,7 +26,7 @@ from agent.residency import Residency
 from agent.sequence import Place
 from lineside.ids import BlockKey, EngineId, Medium
 
-VERSION = 2
+VERSION = 3
 """Of the format; another one is not read."""
 
 MAX_BYTES = 2**30
@@ -77,7 +77,6 @@ class Captured:
     block_size: int
     group: int | None
     group_told: bool
-    at_least_one: bool
     blocks: Sequence[Block]
     parents: Sequence[Block | None]
     copies: Sequence[int]
@@ -100,7 +99,6 @@ def capture(saved: Saved) -> Captured | None:
         block_size=of.block_size,
         group=of._group,
         group_told=of._group_told,
-        at_least_one=of._at_least_one,
         blocks=blocks,
         parents=[block.parent for block in blocks],
         copies=[block.copies for block in blocks],
@@ -175,7 +173,6 @@ class _File(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     block_size: int
     group: int | None
     group_told: bool
-    at_least_one: bool
     engine_keys: list[int | bytes]
     parents: bytes  # int32: the parent's place, -1 for none
     copies: bytes
@@ -207,7 +204,6 @@ def _to_file(key: Key, of: Captured) -> _File:
         block_size=of.block_size,
         group=of.group,
         group_told=of.group_told,
-        at_least_one=of.at_least_one,
         engine_keys=[block.engine_key for block in of.blocks],
         parents=array("i", map(places.__getitem__, of.parents)).tobytes(),
         copies=b"".join([count.to_bytes(_COPIES_BYTES, "little") for count in of.copies]),
@@ -285,7 +281,6 @@ def _rebuild(key: Key, file: _File, blocks: Sequence[Block]) -> Residency:
     of = Residency(key.secret, key.stride)
     of.media, of.block_size = file.media, file.block_size
     of._group, of._group_told = file.group, file.group_told
-    of._at_least_one = file.at_least_one
     of._blocks = {block.engine_key: block for block in blocks}
     elsewhere = {
         (each.group, each.medium): dict(zip(each.engine_keys, each.copies, strict=True))

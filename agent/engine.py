@@ -28,6 +28,9 @@ SLICE_S = 0.002
 SLICE_EVENTS = 64
 """A burst of events gives the others on the loop a turn after this long, looked at this often."""
 
+QUIET_S = 60.0
+"""An engine that has been trusted for so long has no request left that announces what it hits."""
+
 RETRY_S = 5.0
 """After an endpoint could not be opened: most often another process still holds it."""
 
@@ -119,7 +122,7 @@ class Worker:
         self._heard = False
         self._begun = False  # has been where the engine is
         self._emptied = False
-        self._turn_at = clock.monotonic()
+        self._turn_at = self._distrusted_at = clock.monotonic()
 
     @property
     def log(self) -> DigestLog:
@@ -295,6 +298,15 @@ class Worker:
             before, self._process_start_s = self._process_start_s, load.process_start_s
             if self._source and before not in (None, load.process_start_s):
                 self._source.check()  # the end of its connection may have gone unseen
+
+        self._look_for_quiet(at)
+
+    def _look_for_quiet(self, at: float) -> None:
+        """Count copies again, once coordinators have long had no reason to ask for announcements."""
+        if self._verdict()[0] is not Events.LIVE:
+            self._distrusted_at = at
+        elif at - self._distrusted_at >= QUIET_S:
+            self._holdings.quiet()
 
     @property
     def silent_tokens(self) -> int:

@@ -6,6 +6,10 @@ Three marks qualify what is said. *Behind*: the engine may have done more than h
 *Unsure*: events were lost for good, so that blocks may be held which are not reported; never the
 other way round. *Unproven*: holdings from a checkpoint, of which the engine has not yet confirmed
 that they are of its present life; nothing of them is said before it has.
+
+While an engine is one of these, coordinators may make it announce anew what it holds, which looks
+like another copy of it. So copies are counted from when that is over, and until then, in what a new
+reader is told of the past too, a block has one at least.
 """
 
 from typing import TypeAlias
@@ -32,6 +36,7 @@ class Holdings:
     ) -> None:
         self.log = DigestLog(engine, stride)
         self.residency = restored or Residency(secret, stride)
+        self.residency.at_least_one = True
         self.unproven = restored is not None
         self.behind = ""
         """Why the engine may have done more than has arrived; empty: it has not."""
@@ -46,6 +51,8 @@ class Holdings:
 
     def mark(self, item: Mark) -> None:
         """Take what the subscriber says between batches."""
+        if not isinstance(item, Whole):
+            self.residency.at_least_one = True
         match item:
             case Restarted():
                 self.empty()
@@ -74,8 +81,7 @@ class Holdings:
     def healed(self, generation: Generation) -> bool:
         """Take a coordinator's word that what is said of a generation has proved right.
 
-        Return whether that ended a doubt. Copies are counted as before: announcements made on
-        demand may still be under way, and must not count twice.
+        Return whether that ended a doubt.
         """
         if not self.lost or generation != self.log.generation:
             return False
@@ -84,8 +90,13 @@ class Holdings:
 
     def doubt(self, reason: str) -> None:
         """Hold nothing any more, for what was held is not to be believed."""
+        self.residency.at_least_one = True
         self.residency.lose()
         self._say_anew(reason)
+
+    def quiet(self) -> None:
+        """Take it that what was announced on demand has arrived: count copies from here on."""
+        self.residency.at_least_one = bool(self.lost or self.behind or self.unproven)
 
     def flush(self) -> bool:
         """Put what changed since the last flush into the log. Return whether anything did."""

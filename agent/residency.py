@@ -59,8 +59,10 @@ class Residency:
         self.hit_points = False
         """Whether hit points are reported instead of strided keys (see `agent.hybrid`). A change
         asks for a new generation. `clear` resets it."""
+        self.at_least_one = False
+        """A store may announce what is held already: it adds no copy where there is one. Counts may
+        so be too low, never too high."""
         self._given_up = ""
-        self._at_least_one = False
 
     @property
     def unusable(self) -> str:
@@ -82,7 +84,6 @@ class Residency:
             case AllBlocksCleared():
                 self._withdraw()
                 self._forget_blocks()
-                self._at_least_one = False
             case _:
                 assert_never(event)
 
@@ -97,14 +98,11 @@ class Residency:
         self.block_size = 0
         self.hit_points = False
         self._given_up = ""
-        self._at_least_one = False
 
     def lose(self) -> None:
         """Hold nothing any more, because events were lost. Drops changes not taken yet.
 
-        What engine keys mean is kept, so that blocks stored under them get their keys. Until the
-        engine is known to be empty a store then counts as at least one copy, for it may announce
-        anew what was held all along. A count may so be too low, never too high.
+        What engine keys mean is kept, so that blocks stored under them get their keys.
         """
         for block in list(self._blocks.values()):
             if block.key is None:
@@ -117,7 +115,6 @@ class Residency:
         for block in self._blocks.values():
             block.copies, block.level = 0, GONE
         self.blocks = self.unkeyed_blocks = 0
-        self._at_least_one = True
 
     def restride(self, stride: int) -> None:
         """Report other keys of the same holdings. Of hit points a stride changes nothing.
@@ -184,7 +181,7 @@ class Residency:
                     self._place(block, parent, keys[end : end + units])
                 parent = block
                 end += units
-            if not (self._at_least_one and block.copies & one * MASK):
+            if not (self.at_least_one and block.copies & one * MASK):
                 block.copies += one
                 self.blocks += 1
                 self.unkeyed_blocks += block.key is None
@@ -313,7 +310,7 @@ class Residency:
         if event.medium is Medium.GPU and not self._given_up:  # a tier does not tell kinds
             self._admit(event)
         for engine_key in event.keys:
-            if self._at_least_one and self._windows.holds(event.group, event.medium, engine_key):
+            if self.at_least_one and self._windows.holds(event.group, event.medium, engine_key):
                 continue
             if self._windows.store(event.group, event.medium, engine_key):
                 self._judge_window(event.group, engine_key)

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from agent.assignment import Assigned, AssignedEngine, Scheme
+from agent.engine import QUIET_S
 from agent.kv_events import AllBlocksCleared, Batch, BlockRemoved, BlockStored, KvEvent
 from agent.metrics import AgentMetrics
 from agent.node import FLUSH_KEYS, FLUSH_MAX_S, FLUSH_S, Node
@@ -455,6 +456,20 @@ async def test_two_ranks_share_one_scrape() -> None:
             A: 2,
             other: 5,
         }
+
+
+@pytest.mark.parametrize(("trusted_s", "left"), [(QUIET_S - 1, 0), (QUIET_S, 8)])
+async def test_copies_are_counted_once_an_engine_has_long_been_trusted(
+    trusted_s: float, left: int
+) -> None:
+    async with running() as bench:
+        await bench.assign(engine())
+        await bench.feed(Whole())
+        await bench.clock.advance(trusted_s)
+        bench.saw(page())
+        removed = BlockRemoved((1, 2, 3, 4), Medium.GPU, 0)
+        await bench.feed(batch(stored()), batch(stored()), batch(removed))
+        assert len(bench.held()) == left
 
 
 async def test_an_engine_that_falls_asleep_holds_nothing() -> None:

@@ -73,6 +73,14 @@ def reloaded(before: Holdings, stride: int) -> Holdings:
     saved.residency.unmatched_removals = before.residency.unmatched_removals
     holdings = Holdings(ENGINE, SECRET, stride, saved.residency, saved.lost)
     holdings.mark(Whole())
+    holdings.residency.at_least_one = before.residency.at_least_one
+    return holdings
+
+
+def counting(stride: int) -> Holdings:
+    """Return empty holdings that count copies."""
+    holdings = Holdings(ENGINE, SECRET, stride)
+    holdings.quiet()
     return holdings
 
 
@@ -95,7 +103,7 @@ def shown(of: Residency) -> object:
 
 def check(size: int, stride: int, ops: list[Op], flush_each: int) -> None:
     """Compare after each operation with holdings at that stride from the start."""
-    shape, at_once = Shape(size, stride), Holdings(ENGINE, SECRET, stride)
+    shape, at_once = Shape(size, stride), counting(stride)
     for number, op in enumerate(ops, start=1):
         if isinstance(op, Reload):
             at_once = reloaded(at_once, op.stride)
@@ -107,7 +115,7 @@ def check(size: int, stride: int, ops: list[Op], flush_each: int) -> None:
             at_once.flush()
             assert at_once.log.held == at_once.residency.held()
             assert at_once.log.stride == at_once.residency.stride
-    from_the_start = Holdings(ENGINE, SECRET, stride)
+    from_the_start = counting(stride)
     for op in ops:
         if not isinstance(op, Restride | Reload):
             do(from_the_start, shape, op)

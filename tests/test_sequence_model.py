@@ -20,7 +20,7 @@ from xxhash import xxh3_128_digest
 from agent.checkpoint import Key, Saved, capture, decode, encode
 from agent.holdings import Holdings
 from agent.kv_events import AllBlocksCleared, Batch, BlockRemoved, BlockStored, KvEvent
-from agent.sequence import Behind, Item, Message, Place, Sequence, Whole
+from agent.sequence import Behind, Gap, Item, Message, Place, Restarted, Sequence, Whole
 from lineside.hashing import chain, pack, seed
 from lineside.ids import BlockKey, EngineId, Medium
 
@@ -130,7 +130,8 @@ class Reading(RuleBasedStateMachine):
                 events = self.engine.again(path)
             case _:
                 # Coordinators ask for it only while the engine is unsure.
-                events = self.engine.prompt(path, full=what == "full" and bool(self.holdings.lost))
+                is_unsure = bool(self.holdings.lost or self.holdings.behind)
+                events = self.engine.prompt(path, full=what == "full" and is_unsure)
         self.send(*events)
 
     @rule(paths=st.lists(names, min_size=1, max_size=4), arrive=st.booleans())
@@ -258,9 +259,11 @@ class Reading(RuleBasedStateMachine):
         if isinstance(saved, Saved):
             self.holdings = Holdings(ENGINE, SECRET, STRIDE, saved.residency, saved.lost)
             self.sequence = Sequence(self.replays, saved.place)
+            self.blurred = self.saved_blurred
         else:
             self.holdings = Holdings(ENGINE, SECRET, STRIDE)
             self.sequence = Sequence(self.replays)
+            self.blurred = False  # some block may have more copies than were counted
         self.whole = False
         self.place: Place | None = self.sequence.place
 
@@ -272,6 +275,7 @@ class Reading(RuleBasedStateMachine):
         captured = capture(saved)
         assert captured is not None
         self.checkpoint = encode(self.key, captured)
+        self.saved_blurred = self.blurred
 
     @rule()
     def restart_agent(self) -> None:
@@ -288,16 +292,34 @@ class Reading(RuleBasedStateMachine):
         for item in items:
             if isinstance(item, Batch):
                 for event in item.events:
+                    self.watch(event)
                     self.holdings.apply(event)
                 self.place = self.sequence.place
             else:
                 self.holdings.mark(item)
+                if isinstance(item, Restarted | Gap):
+                    self.blurred = isinstance(item, Gap) and (item.lost or self.blurred)
                 self.whole = isinstance(item, Whole) or (
                     self.whole and not isinstance(item, Behind)
                 )
         self.holdings.flush()
         if self.connected and self.sequence.stale:  # as the subscriber does
             self.break_connection()
+
+    def watch(self, event: KvEvent) -> None:
+        """Note where a block has more copies than will be counted."""
+        of = self.holdings.residency
+        if isinstance(event, BlockStored) and of.at_least_one:
+            blocks = [of._blocks.get(key) for key in event.keys]
+            self.blurred = self.blurred or any(block and block.copies for block in blocks)
+        elif isinstance(event, AllBlocksCleared):
+            self.blurred = False
+
+    @rule()
+    def be_quiet(self) -> None:
+        """Let everything arrive that was announced on demand."""
+        self.settle()
+        self.holdings.quiet()
 
     # --- what must hold ---------------------------------------------------------------------------
 
@@ -334,8 +356,8 @@ class Reading(RuleBasedStateMachine):
             assert self.whole
         said, held = self.said(), self.engine.held()
         assert said.items() <= held.items()
-        # Healed of a loss, a block of two copies may still be taken for gone with the first.
-        if self.replays and not self.holdings.residency._at_least_one:
+        # Else a block of two copies may be taken for gone with the first.
+        if self.replays and not self.blurred:
             assert not self.holdings.lost
             assert said == held
         assert self.sequence.place is None or not self.replays or self.is_current()

@@ -1,0 +1,73 @@
+"""Copies are counted where no store can be an announcement of what is held already."""
+
+import pytest
+
+from agent.holdings import Holdings
+from agent.kv_events import BlockRemoved, BlockStored
+from agent.sequence import Behind, Gap, Restarted, Whole
+from lineside.hashing import chain, pack, seed
+from lineside.ids import EngineId, Medium
+
+SECRET = b"secret"
+TOKENS = pack(range(16))
+STORED = BlockStored((1,), None, TOKENS, 16, Medium.GPU, 0, True, None, None, (), 1)
+REMOVED = BlockRemoved((1,), Medium.GPU, 0)
+HELD = {chain(seed(SECRET), TOKENS)[0]: Medium.GPU}
+
+
+def holdings() -> Holdings:
+    return Holdings(EngineId("e"), SECRET, 1)
+
+
+def said(of: Holdings) -> object:
+    of.flush()
+    return dict(of.log.held)
+
+
+def test_a_new_reader_counts_no_announcement_of_the_past_twice() -> None:
+    of = holdings()
+    for event in (STORED, STORED, REMOVED):
+        of.apply(event)
+    assert said(of) == {}
+
+
+def test_copies_count_once_all_is_quiet() -> None:
+    of = holdings()
+    of.quiet()
+    for event in (STORED, STORED, REMOVED):
+        of.apply(event)
+    assert said(of) == HELD
+    of.apply(REMOVED)
+    assert said(of) == {}
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        Gap(3, 4, lost=True, reason="r"),
+        Gap(3, 4, lost=False, reason="r"),
+        Behind("r"),
+        Restarted(),
+    ],
+)
+def test_no_announcement_counts_while_an_engine_may_be_asked_for_them(
+    mark: Gap | Behind | Restarted,
+) -> None:
+    of = holdings()
+    of.quiet()
+    of.mark(mark)
+    if isinstance(mark, Behind | Gap):
+        of.quiet()  # nothing is quiet yet
+    of.mark(Whole())
+    for event in (STORED, STORED, REMOVED):
+        of.apply(event)
+    assert said(of) == {}
+
+
+def test_what_was_counted_too_low_stays_so() -> None:
+    of = holdings()
+    of.apply(STORED)
+    of.apply(STORED)
+    of.quiet()
+    of.apply(REMOVED)
+    assert said(of) == {}
