@@ -302,7 +302,7 @@ class Worker:
         self._look_for_quiet(at)
 
     def _look_for_quiet(self, at: float) -> None:
-        """Count copies again, once coordinators have long had no reason to ask for announcements."""
+        """Count copies again, once nobody has had reason to ask for announcements for long."""
         if self._verdict()[0] is not Events.LIVE:
             self._distrusted_at = at
         elif at - self._distrusted_at >= QUIET_S:
