@@ -17,9 +17,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from coordinator.apis import PATHS
 from coordinator.audit import Tally
 from coordinator.candidates import ASLEEP
-from coordinator.canonical import Api, BadRequest, parse
+from coordinator.canonical import BadRequest, parse
 from coordinator.config import Config
 from coordinator.engines import EngineView
 from coordinator.inflight import Queue
@@ -41,8 +42,6 @@ READY_S = 0.5
 
 STUCK_S = 30.0
 """A main loop that has not run for this long will not run again."""
-
-_APIS = {"/v1/chat/completions": Api.OPENAI_CHAT, "/v1/completions": Api.OPENAI_COMPLETIONS}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -202,9 +201,9 @@ class Admin:
             asked = msgspec.json.decode(await request.read(), type=_Asked)
         except msgspec.MsgspecError as error:
             return _error(400, f"send {{path, headers, body}}: {error}")
-        api = _APIS.get(asked.path)
+        api = PATHS.get(asked.path)
         if api is None:
-            return _error(400, "`path` must be one of " + ", ".join(f"`{p}`" for p in _APIS))
+            return _error(400, "`path` must be one of " + ", ".join(f"`{p}`" for p in PATHS))
         text = isinstance(asked.body, str)
         body = asked.body.encode() if text else msgspec.json.encode(asked.body)
         headers = {name.lower(): value for name, value in asked.headers.items()}

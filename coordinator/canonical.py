@@ -8,15 +8,33 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import msgspec
 
-from lineside.hashing import pack
-
-Prompt = str | bytes
-"""A completion's prompt: text, or token ids packed as `lineside.hashing.chain` reads them."""
+from coordinator.apis import CHAT_FORMS, METERED
+from coordinator.apis import Api as Api
+from coordinator.chat_forms import Untranslatable, chat_form
+from coordinator.fields import (
+    MAX_DEPTH,
+    Invalid,
+    Prompt,
+    cache_salt_of,
+    flag_of,
+    inputs_of,
+    is_media,
+    is_too_deep,
+    messages_of,
+    model_of,
+    most_of,
+    parts_of,
+    previous_response_of,
+    prompts_of,
+    session_of,
+    stream_options_of,
+    tools_of,
+    whole_of,
+)
 
 FORBIDDEN_KEYS = frozenset(
     {
@@ -31,39 +49,24 @@ FORBIDDEN_KEYS = frozenset(
 VLLM_KEYS = frozenset({"cache_salt", "vllm_xargs", "chat_template_kwargs"})
 """Keys that only vLLM knows; other backends refuse a body with them."""
 
-MAX_TOKENS_KEYS = ("max_completion_tokens", "max_tokens")
+MAX_TOKENS_KEYS: Mapping[Api, Sequence[str]] = {
+    Api.OPENAI_CHAT: ("max_completion_tokens", "max_tokens"),
+    Api.OPENAI_COMPLETIONS: ("max_tokens",),
+    Api.OPENAI_RESPONSES: ("max_output_tokens",),
+    Api.OPENAI_EMBEDDINGS: (),
+    Api.ANTHROPIC_MESSAGES: ("max_tokens",),
+}
 """What bounds the output; an engine takes the first that is there."""
 
 ANNOUNCE = {"kv_cache_report_mode": "full"}
 FORBIDDEN_XARGS = frozenset(ANNOUNCE)  # upsets the count of a block's copies
 """The same inside `vllm_xargs`."""
 
-TEXT_PARTS = frozenset(
-    {"text", "input_text", "output_text", "refusal", "thinking", "tool_reference"}
-)
-"""Content parts that end up as text in the prompt; every other type counts as media."""
-
-MAX_DEPTH = 128
-"""A body nested deeper is refused, so that nothing behind the door can run out of stack."""
-
 MAX_CONTAINERS = 50_000
 """A body of more objects and lists is refused: reading one costs about 2 us of the event loop."""
 
 MAX_VALUES = 2_000_000
 """The same for values in all of them, at 0.1 us each: a prompt of two million token ids."""
-
-MAX_MODEL_CHARS = 256
-"""A longer name serves nothing, and records keep names."""
-
-MAX_CACHE_SALT_CHARS = 1024
-"""Bounds what is hashed; engines may take less, and say so."""
-
-
-class Api(Enum):
-    """The inbound API, as records and metrics name it."""
-
-    OPENAI_CHAT = "openai-chat"
-    OPENAI_COMPLETIONS = "openai-completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +86,14 @@ class Canonical:
     body: Mapping[str, Any] = field(repr=False)
     raw: bytes = field(repr=False)
     """The body as it came."""
+    chat: Mapping[str, Any] = field(repr=False)
+    """The body as an OpenAI chat, which is what prompts are rendered from; a completion's own."""
     messages: Sequence[Mapping[str, Any]] = field(repr=False)
-    """Empty for a completion."""
+    """In OpenAI's form whatever the API. Empty for a completion."""
     prompts: tuple[Prompt, ...] = field(repr=False)
     """Empty for a chat, and for a completion of embeddings. Routing uses the first."""
     tools: Sequence[Mapping[str, Any]] | None = field(repr=False)
+    """In OpenAI's form too."""
     stream: bool
     usage_asked: bool
     """The client wants the usage chunk in its stream."""
@@ -99,12 +105,19 @@ class Canonical:
     """What the client calls this conversation, with the kind of name in front."""
     headers: Mapping[str, str] = field(repr=False, default_factory=dict)
     """By lower-case name. Policies may ask for some."""
+    previous_response: str | None = None
+    """The stored response that this goes on from: its messages are known to its engine alone."""
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the prompt comes from a template."""
+        return bool(self.messages)
 
     @property
     def skips_cache(self) -> bool:
         """Whether engines compute the whole prompt anew: its log probabilities are asked for."""
-        by_echo = "top_logprobs" if self.api is Api.OPENAI_CHAT else "logprobs"
-        body = self.body
+        by_echo = "top_logprobs" if self.is_chat else "logprobs"
+        body = self.chat
         return body.get("prompt_logprobs") is not None or (
             body.get("echo") is True and body.get(by_echo) is not None
         )
@@ -140,11 +153,11 @@ def parse(api: Api, headers: Mapping[str, str], body: bytes) -> Canonical | BadR
         return BadRequest(_TOO_DEEP, None)
     if not isinstance(decoded, dict):
         return BadRequest("the body must be a JSON object", None)
-    if brackets > MAX_DEPTH and _is_too_deep(decoded):
+    if brackets > MAX_DEPTH and is_too_deep(decoded):
         return BadRequest(_TOO_DEEP, None)
     try:
         return _canonical(api, headers, decoded, body)
-    except _Invalid as invalid:
+    except (Invalid, Untranslatable) as invalid:
         return BadRequest(invalid.message, invalid.param)
 
 
@@ -178,7 +191,12 @@ def rewrite(canonical: Canonical, changes: Changes) -> bytes:
     changed |= changes.parameters
     if changes.model != canonical.model:
         changed["model"] = changes.model
-    if canonical.stream and changes.meter and not canonical.usage_asked:
+    if (
+        canonical.api in METERED
+        and canonical.stream
+        and changes.meter
+        and not canonical.usage_asked
+    ):
         options = dict(body.get("stream_options") or {})
         # Without usage an engine ignores this option; with usage it would now add to every chunk.
         options.pop("continuous_usage_stats", None)
@@ -187,7 +205,8 @@ def rewrite(canonical: Canonical, changes: Changes) -> bytes:
         changed |= _capped(canonical.api, {**body, **changed}, changes.max_tokens)
     forbidden = FORBIDDEN_KEYS | VLLM_KEYS if changes.foreign else FORBIDDEN_KEYS
     if not changes.foreign:
-        changed |= _xargs(body.get("vllm_xargs"), changes.announce)
+        announce = changes.announce and canonical.api is not Api.OPENAI_EMBEDDINGS
+        changed |= _xargs(body.get("vllm_xargs"), announce)
     if not changed and forbidden.isdisjoint(body):
         return canonical.raw
     return _encode({k: v for k, v in body.items() if k not in forbidden} | changed)
@@ -204,12 +223,12 @@ def _xargs(xargs: Any, announce: bool) -> dict[str, Any]:
 
 def _capped(api: Api, body: Mapping[str, Any], most: int) -> dict[str, int]:
     """Return the output limit where the body's is absent or higher, or none that counts."""
-    known = MAX_TOKENS_KEYS if api is Api.OPENAI_CHAT else MAX_TOKENS_KEYS[-1:]
-    names = [name for name in known if body.get(name) is not None]
-    limits = {name: body[name] for name in names or known[-1:] if name in body}
+    known = MAX_TOKENS_KEYS[api]
+    names = [name for name in known if body.get(name) is not None] or known[-1:]
+    limits = {name: body[name] for name in names if name in body}
     return {
         name: most
-        for name in names or known[-1:]
+        for name in names
         if not (isinstance(limits.get(name), int | float) and limits[name] <= most)
     }
 
@@ -221,186 +240,56 @@ _TOO_MUCH = (
 _TOO_DEEP = f"the body must be nested at most {MAX_DEPTH} levels deep"
 
 
-class _Invalid(Exception):
-    """A field that routing needs is unusable. Ends in a `BadRequest`; never leaves this module."""
-
-    def __init__(self, message: str, param: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
-
-
 def _canonical(api: Api, headers: Mapping[str, str], body: dict[str, Any], raw: bytes) -> Canonical:
-    model = body.get("model")
-    if not isinstance(model, str) or not model:
-        raise _Invalid("`model` must name a model", "model")
-    if len(model) > MAX_MODEL_CHARS:
-        raise _Invalid(f"`model` must have at most {MAX_MODEL_CHARS} characters", "model")
-    is_chat = api is Api.OPENAI_CHAT
-    messages = _messages(body) if is_chat else ()
-    stream_options = _stream_options(body)
+    model = model_of(body)
+    previous = previous_response_of(body) if api is Api.OPENAI_RESPONSES else None
+    chat = _chat(api, body)
+    messages = messages_of(chat) if api in CHAT_FORMS or _is_chat_to_embed(api, body) else ()
+    usage = stream_options_of(body).get("include_usage") is True
     return Canonical(
         api=api,
         model=model,
         body=body,
         raw=raw,
+        chat=chat,
         messages=messages,
-        prompts=() if is_chat else _prompts(body),
-        tools=_tools(body) if is_chat else None,
-        stream=_flag(body, "stream"),
-        usage_asked=stream_options.get("include_usage") is True,
-        max_tokens=_max_tokens(body, is_chat),
-        n=_whole(body, "n", at_least=1) or 1,
-        cache_salt=_cache_salt(body),
-        has_media=any(is_media(part) for message in messages for part in _parts(message)),
-        session=_session(headers, body),
+        prompts=() if messages else _prompts(api, body),
+        tools=tools_of(chat) if messages else None,
+        stream=flag_of(body, "stream") and api is not Api.OPENAI_EMBEDDINGS,
+        usage_asked=usage or api not in METERED,
+        max_tokens=most_of(body, MAX_TOKENS_KEYS[api]),
+        n=(whole_of(body, "n", at_least=1) or 1) if api in METERED else 1,
+        cache_salt=cache_salt_of(body),
+        has_media=any(is_media(part) for message in messages for part in parts_of(message)),
+        session=session_of(headers, body),
         headers=headers,
+        previous_response=previous,
     )
 
 
+def _chat(api: Api, body: dict[str, Any]) -> Mapping[str, Any]:
+    """Return a body in the form of an OpenAI chat, where it holds a conversation."""
+    match api:
+        case Api.ANTHROPIC_MESSAGES:
+            messages_of(body)  # what is wrong is said in the words of the client's own API
+            return chat_form(api, body)
+        case Api.OPENAI_RESPONSES:
+            return chat_form(api, {k: v for k, v in body.items() if k != "previous_response_id"})
+        case Api.OPENAI_EMBEDDINGS if _is_chat_to_embed(api, body):
+            return {"add_generation_prompt": False, **body}
+        case _:
+            return body
+
+
+def _is_chat_to_embed(api: Api, body: Mapping[str, Any]) -> bool:
+    return api is Api.OPENAI_EMBEDDINGS and body.get("messages") is not None
+
+
+def _prompts(api: Api, body: Mapping[str, Any]) -> tuple[Prompt, ...]:
+    return inputs_of(body) if api is Api.OPENAI_EMBEDDINGS else prompts_of(body)
+
+
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-
-
-def _is_too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for parent in level
-            for child in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(child, dict | list)
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise _Invalid("`messages` must be a list with at least one message", "messages")
-    for at, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise _Invalid(f"`messages[{at}]` must be an object", "messages")
-        if not isinstance(message.get("role"), str):
-            raise _Invalid(f"`messages[{at}].role` must be a string", "messages")
-        _check_content(message.get("content"), f"messages[{at}].content")
-    return messages
-
-
-def _check_content(content: Any, where: str) -> None:
-    if content is None or isinstance(content, str):
-        return
-    if not isinstance(content, list):
-        raise _Invalid(f"`{where}` must be a string or a list of content parts", "messages")
-    for at, part in enumerate(content):
-        if not isinstance(part, str | dict):
-            raise _Invalid(f"`{where}[{at}]` must be an object with a `type`", "messages")
-        if isinstance(part, dict) and not isinstance(part.get("type", ""), str):
-            raise _Invalid(f"`{where}[{at}].type` must be a string", "messages")
-
-
-def _parts(message: Mapping[str, Any]) -> Sequence[Any]:
-    content = message.get("content")
-    return content if isinstance(content, list) else ()
-
-
-def is_media(part: Any) -> bool:
-    """Whether a content part is something else than text."""
-    if isinstance(part, str):
-        return False
-    kind = part.get("type")
-    return kind not in TEXT_PARTS and not (kind is None and isinstance(part.get("text"), str))
-
-
-def _prompts(body: dict[str, Any]) -> tuple[Prompt, ...]:
-    prompt = body.get("prompt")
-    if prompt is None and body.get("prompt_embeds") is not None:
-        return ()
-    if isinstance(prompt, str):
-        return (prompt,)
-    if not isinstance(prompt, list) or not prompt:
-        raise _Invalid("`prompt` must be text, token ids, or a list of either", "prompt")
-    if isinstance(prompt[0], int):
-        return (_packed(prompt),)
-    return tuple(each if isinstance(each, str) else _packed(each) for each in prompt)
-
-
-def _packed(ids: Any) -> bytes:
-    if not isinstance(ids, list) or not ids:
-        raise _Invalid("each prompt must be text or a list of at least one token id", "prompt")
-    try:
-        return pack(ids)
-    except TypeError:
-        raise _Invalid("a prompt of token ids must hold whole numbers only", "prompt") from None
-    except OverflowError:
-        raise _Invalid("each token id must be between 0 and 4294967295", "prompt") from None
-
-
-def _tools(body: dict[str, Any]) -> list[dict[str, Any]] | None:
-    tools = body.get("tools")
-    if tools is None:
-        return None
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise _Invalid("`tools` must be a list of objects", "tools")
-    return tools
-
-
-def _stream_options(body: dict[str, Any]) -> dict[str, Any]:
-    options = body.get("stream_options")
-    if options is None:
-        return {}
-    if not isinstance(options, dict):
-        raise _Invalid("`stream_options` must be an object", "stream_options")
-    if not isinstance(options.get("include_usage") or False, bool):
-        raise _Invalid("`stream_options.include_usage` must be true or false", "stream_options")
-    return options
-
-
-def _max_tokens(body: dict[str, Any], is_chat: bool) -> int | None:
-    legacy = _whole(body, "max_tokens", at_least=0)
-    newer = _whole(body, "max_completion_tokens", at_least=0) if is_chat else None
-    return legacy if newer is None else newer
-
-
-def _cache_salt(body: dict[str, Any]) -> str | None:
-    salt = body.get("cache_salt")
-    if salt is None:
-        return None
-    if not isinstance(salt, str) or not 0 < len(salt) <= MAX_CACHE_SALT_CHARS:
-        message = f"`cache_salt` must be a string of 1 to {MAX_CACHE_SALT_CHARS} characters"
-        raise _Invalid(message, "cache_salt")
-    return salt
-
-
-def _flag(body: dict[str, Any], name: str) -> bool:
-    value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise _Invalid(f"`{name}` must be true or false", name)
-    return bool(value)
-
-
-def _whole(body: dict[str, Any], name: str, at_least: int) -> int | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, float) and value.is_integer():  # some clients send 16.0
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise _Invalid(f"`{name}` must be a whole number of at least {at_least}", name)
-    return value
-
-
-def _session(headers: Mapping[str, str], body: dict[str, Any]) -> bytes | None:
-    for kind, value in (
-        ("session", headers.get("x-session-id")),
-        ("session", body.get("session_id")),
-        ("response", body.get("previous_response_id")),
-    ):
-        if isinstance(value, str) and value:
-            # A header that is not UTF-8 arrives with lone surrogates.
-            return f"{kind}:{value}".encode(errors="surrogateescape")
-    return None
 
 
 def _first_turn(canonical: Canonical) -> Any:

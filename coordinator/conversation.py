@@ -9,8 +9,8 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from coordinator.canonical import is_media
 from coordinator.content_format import ContentFormat
+from coordinator.fields import is_media
 
 CUT = f"\ue000{secrets.token_hex(16)}\ue000"
 """Stands where the first media part would; what follows is not routed by. No client can type it."""

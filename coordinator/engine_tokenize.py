@@ -14,7 +14,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from coordinator.canonical import Api, Canonical, Changes, rewrite
+from coordinator.apis import TEMPLATED
+from coordinator.canonical import FORBIDDEN_KEYS, Canonical, Changes, rewrite
 from coordinator.engines import Engine
 from lineside.clock import Clock
 from lineside.hashing import pack
@@ -96,10 +97,7 @@ class _Rendered(msgspec.Struct):
     token_ids: list[int]
 
 
-RENDER = {
-    Api.OPENAI_CHAT: "/v1/chat/completions/render",
-    Api.OPENAI_COMPLETIONS: "/v1/completions/render",
-}
+RENDER_CHAT, RENDER_COMPLETION = "/v1/chat/completions/render", "/v1/completions/render"
 
 _ERRORS = (aiohttp.ClientError, OSError, TimeoutError, _BadAnswer)
 
@@ -191,9 +189,9 @@ class EngineTokenize:
 
     async def _answer(self, canonical: Canonical, engine: Engine, rendered: bool) -> bytes:
         if engine.id in self._renderers:
-            body = rewrite(canonical, Changes(_model(canonical, engine), meter=False))
+            path = RENDER_CHAT if canonical.is_chat else RENDER_COMPLETION
             try:
-                return _rendered(await self._post(engine, RENDER[canonical.api], body))
+                return _rendered(await self._post(engine, path, _to_render(canonical, engine)))
             except _NoRoute:  # another engine answers at this address now
                 self._renderers.discard(engine.id)
                 if rendered:
@@ -245,10 +243,20 @@ def _model(canonical: Canonical, engine: Engine) -> str:
     return canonical.model if canonical.model in names or not names else names[0]
 
 
+def _to_render(canonical: Canonical, engine: Engine) -> bytes:
+    model = _model(canonical, engine)
+    if canonical.api in TEMPLATED:
+        return rewrite(canonical, Changes(model, meter=False))
+    if not canonical.is_chat:
+        return msgspec.json.encode({"model": model, "prompt": canonical.body["input"]})
+    chat = {name: value for name, value in canonical.chat.items() if name not in FORBIDDEN_KEYS}
+    return msgspec.json.encode({**chat, "model": model, "stream": False})
+
+
 def question(canonical: Canonical, engine: Engine) -> bytes:
     """Return the body of `/tokenize` for a request: its chat form, or the first of its prompts."""
-    body = canonical.body
-    if canonical.api is Api.OPENAI_COMPLETIONS:
+    body = canonical.chat
+    if not canonical.is_chat:
         fields: dict[str, Any] = {"prompt": canonical.prompts[0]}
     else:
         fields = {"messages": canonical.messages, "chat_template_kwargs": _variables(body)}

@@ -77,7 +77,7 @@ class ChatTemplate:
 
     def render(self, canonical: Canonical, seconds: float = RENDER_S) -> str:
         """Return the prompt of a chat, cut before its first media part. Raises `NotRendered`."""
-        body = canonical.body
+        body = canonical.chat
         if body.get("chat_template") is not None:
             raise NotRendered(Reason.CLIENT_TEMPLATE)
         template = self._choose(canonical.tools)

@@ -13,7 +13,7 @@ import msgspec
 import tokenizers
 
 from coordinator import sandbox
-from coordinator.canonical import Api, Canonical
+from coordinator.canonical import Canonical
 from coordinator.rendering import RENDER_S, ChatTemplate, NotRendered, Reason
 from coordinator.sandbox import MAX_TEXT_CHARS
 from lineside.hashing import pack
@@ -70,14 +70,14 @@ class Tokenizer:
         Nothing is begun once the seconds are over; the encoder itself cannot be stopped.
         """
         deadline = time.monotonic() + seconds
-        is_chat = canonical.api is Api.OPENAI_CHAT
+        is_chat = canonical.is_chat
         text = self.template.render(canonical, seconds) if is_chat else canonical.prompts[0]
         assert isinstance(text, str)  # token ids need no tokenizer
         if len(text) > MAX_TEXT_CHARS:
             raise NotRendered(Reason.TOO_LARGE)
         if time.monotonic() > deadline:
             raise NotRendered(Reason.TOO_SLOW)
-        special = canonical.body.get("add_special_tokens")
+        special = canonical.chat.get("add_special_tokens")
         try:
             return self._encode(text, not is_chat if special is None else bool(special))
         except (TypeError, UnicodeEncodeError):  # half a surrogate pair, from a tool call's JSON

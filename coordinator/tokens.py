@@ -17,7 +17,8 @@ from typing import Any
 import aiohttp
 
 from coordinator import rendering
-from coordinator.canonical import Api, Canonical
+from coordinator.apis import TEMPLATED, Api
+from coordinator.canonical import Canonical
 from coordinator.engine_tokenize import EngineTokenize, Failure
 from coordinator.engines import Engine
 from coordinator.hub import Hub
@@ -92,6 +93,8 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"
     UNSUPPORTED = "unsupported"
     """Embeddings, truncation, or a request that the engine refuses to tokenize."""
+    CONTINUATION = "continuation"
+    """The prompt begins with a stored response, whose messages its engine alone knows."""
     ENGINE_ERROR = "engine_error"
     BREAKER_OPEN = "breaker_open"
     NO_ENGINE = "no_engine"
@@ -144,7 +147,7 @@ class Tokens:
         deadline = asyncio.get_running_loop().time() + self._budget_s
         if _hides_tools(canonical):
             return await self._asked(canonical, engines, Reason.TOOL_CHOICE, deadline)
-        tokenizer, reason = self._tokenizer(canonical.api, engines)
+        tokenizer, reason = self._tokenizer(_way(canonical), engines)
         if tokenizer:
             local = await self._encoded(tokenizer, canonical, deadline)
             if isinstance(local, bytes):
@@ -163,7 +166,7 @@ class Tokens:
         if isinstance(tokenizer, Unloadable):
             return Check.NO_TOKENIZER
         before = self._checks.get(engine.id)
-        found = {api: await self._compare(engine, tokenizer, api) for api in Api}
+        found = {api: await self._compare(engine, tokenizer, api) for api in TEMPLATED}
         self._checks[engine.id] = found
         if found != before:
             log.info(
@@ -325,12 +328,19 @@ def _in_time(tokenizer: Tokenizer, canonical: Canonical, until: float) -> bytes:
     return tokenizer.tokens(canonical, until - time.monotonic())
 
 
+def _way(canonical: Canonical) -> Api:
+    """Return which of the two ways leads to a request's tokens."""
+    return Api.OPENAI_CHAT if canonical.is_chat else Api.OPENAI_COMPLETIONS
+
+
 def _hides_tools(canonical: Canonical) -> bool:
-    return bool(canonical.tools) and canonical.body.get("tool_choice") == "none"
+    return bool(canonical.tools) and canonical.chat.get("tool_choice") == "none"
 
 
 def _without_tokenizer(canonical: Canonical) -> Tokenized | None:
-    if canonical.api is not Api.OPENAI_COMPLETIONS:
+    if canonical.previous_response is not None:
+        return Tokenized(TokenState.UNKNOWN, Reason.CONTINUATION)
+    if canonical.is_chat:
         return None
     if not canonical.prompts or canonical.body.get("prompt_embeds") is not None:
         return Tokenized(TokenState.UNKNOWN, Reason.UNSUPPORTED)
@@ -342,7 +352,7 @@ def _without_tokenizer(canonical: Canonical) -> Tokenized | None:
 
 def _finished(canonical: Canonical, state: TokenState, reason: Reason, packed: bytes) -> Tokenized:
     count = len(packed) // 4
-    if _is_truncated(canonical.body.get("truncate_prompt_tokens"), count):
+    if _is_truncated(canonical.chat.get("truncate_prompt_tokens"), count):
         return Tokenized(TokenState.UNKNOWN, Reason.UNSUPPORTED)
     if canonical.has_media:
         return Tokenized(state, Reason.MEDIA, packed)

@@ -9,10 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinator.canonical import (
-    MAX_CACHE_SALT_CHARS,
     MAX_CONTAINERS,
-    MAX_DEPTH,
-    MAX_MODEL_CHARS,
     MAX_VALUES,
     Api,
     BadRequest,
@@ -21,12 +18,23 @@ from coordinator.canonical import (
     parse,
     rewrite,
 )
+from coordinator.fields import MAX_CACHE_SALT_CHARS, MAX_DEPTH, MAX_MODEL_CHARS
 from lineside.hashing import pack
 
 CASES = Path(__file__).parent / "cases" / "http"
 SECRET = b"the cluster's secret"
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 COMPLETION = {"model": "m", "prompt": "hello"}
+RESPONSE = {"model": "m", "input": "hello"}
+EMBEDDING = {"model": "m", "input": "hello"}
+MESSAGE = CHAT | {"max_tokens": 8}
+BASES = {
+    Api.OPENAI_CHAT: CHAT,
+    Api.OPENAI_COMPLETIONS: COMPLETION,
+    Api.OPENAI_RESPONSES: RESPONSE,
+    Api.OPENAI_EMBEDDINGS: EMBEDDING,
+    Api.ANTHROPIC_MESSAGES: MESSAGE,
+}
 
 
 def chat(headers: dict[str, str] | None = None, **fields: Any) -> Canonical:
@@ -61,6 +69,7 @@ def test_a_chat_is_read_once() -> None:
         model="m",
         body=body,
         raw=raw,
+        chat=body,
         messages=[{"role": "user", "content": "hello"}],
         prompts=(),
         tools=tools,
@@ -73,6 +82,103 @@ def test_a_chat_is_read_once() -> None:
         session=b"session:abc",
         headers={"x-session-id": "abc"},
     )
+
+
+SAME_CONVERSATION = [
+    pytest.param(
+        Api.OPENAI_CHAT,
+        {"messages": [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"}]},
+        id="a chat",
+    ),
+    pytest.param(
+        Api.ANTHROPIC_MESSAGES,
+        {"system": "be kind", "messages": [{"role": "user", "content": "hi"}]},
+        id="messages",
+    ),
+    pytest.param(Api.OPENAI_RESPONSES, {"instructions": "be kind", "input": "hi"}, id="a response"),
+]
+
+
+@pytest.mark.parametrize(("api", "body"), SAME_CONVERSATION)
+def test_a_conversation_has_one_form_in_every_api(api: Api, body: dict[str, Any]) -> None:
+    canonical = read(api, {"model": "m", **body})
+    assert canonical.body == {"model": "m", **body}
+    assert list(canonical.messages) == [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "hi"},
+    ]
+    assert (canonical.prompts, canonical.tools, canonical.has_media) == ((), None, False)
+
+
+@pytest.mark.parametrize(
+    ("api", "body", "most"),
+    [
+        pytest.param(Api.ANTHROPIC_MESSAGES, MESSAGE, 8, id="messages"),
+        pytest.param(Api.OPENAI_RESPONSES, RESPONSE | {"max_output_tokens": 9}, 9, id="a response"),
+        pytest.param(Api.OPENAI_RESPONSES, RESPONSE | {"max_tokens": 9}, None, id="another name"),
+        pytest.param(Api.OPENAI_EMBEDDINGS, EMBEDDING | {"max_tokens": 9}, None, id="embeddings"),
+    ],
+)
+def test_each_api_bounds_its_output_by_its_own_name(
+    api: Api, body: dict[str, Any], most: int | None
+) -> None:
+    assert read(api, body).max_tokens == most
+
+
+@pytest.mark.parametrize("api", [Api.ANTHROPIC_MESSAGES, Api.OPENAI_RESPONSES])
+def test_usage_is_forced_only_where_it_would_be_missing(api: Api) -> None:
+    streamed = read(api, BASES[api] | {"stream": True})
+    assert (streamed.stream, streamed.usage_asked) == (True, True)
+    assert rewrite(streamed, Changes("m")) == streamed.raw
+
+
+@pytest.mark.parametrize(
+    ("given", "prompts"),
+    [
+        pytest.param("hi", ("hi",), id="one text"),
+        pytest.param(["hi", "ho"], ("hi", "ho"), id="several texts"),
+        pytest.param([[1], [2, 3]], (pack([1]), pack([2, 3])), id="several lists of token ids"),
+    ],
+)
+def test_what_is_embedded_is_read_as_prompts(given: Any, prompts: tuple[Any, ...]) -> None:
+    canonical = read(Api.OPENAI_EMBEDDINGS, EMBEDDING | {"input": given, "stream": True})
+    assert (canonical.prompts, canonical.stream, canonical.is_chat) == (prompts, False, False)
+
+
+def test_a_chat_to_embed_ends_without_an_answers_beginning() -> None:
+    canonical = read(Api.OPENAI_EMBEDDINGS, CHAT)
+    assert (canonical.is_chat, canonical.chat["add_generation_prompt"]) == (True, False)
+    assert rewrite(canonical, Changes("m")) == canonical.raw
+
+
+def test_a_continuation_names_the_response_that_it_goes_on_from() -> None:
+    canonical = read(Api.OPENAI_RESPONSES, RESPONSE | {"previous_response_id": "resp_1"})
+    assert (canonical.previous_response, canonical.session) == ("resp_1", b"response:resp_1")
+    assert read(Api.OPENAI_CHAT, CHAT | {"previous_response_id": "x"}).previous_response is None
+
+
+@pytest.mark.parametrize(
+    ("api", "body", "param"),
+    [
+        pytest.param(Api.OPENAI_RESPONSES, {"input": 3}, "input", id="an input of no kind"),
+        pytest.param(Api.OPENAI_RESPONSES, {}, "input", id="no input"),
+        pytest.param(Api.OPENAI_EMBEDDINGS, {}, "input", id="nothing to embed"),
+        pytest.param(Api.OPENAI_EMBEDDINGS, {"input": {}}, "input", id="an object to embed"),
+        pytest.param(Api.ANTHROPIC_MESSAGES, {}, "messages", id="no messages"),
+        pytest.param(
+            Api.OPENAI_RESPONSES,
+            {"input": "x", "previous_response_id": "x" * 300},
+            "previous_response_id",
+            id="an id that no engine made",
+        ),
+    ],
+)
+def test_what_routing_needs_of_other_apis_is_asked_for(
+    api: Api, body: dict[str, Any], param: str
+) -> None:
+    refused = parse(api, {}, json.dumps({"model": "m", **body}).encode())
+    assert isinstance(refused, BadRequest)
+    assert refused.param == param
 
 
 @pytest.mark.parametrize(
@@ -481,14 +587,16 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
-FIELDS = ("model", "messages", "prompt", "stream", "stream_options", "max_tokens", "n", "tools")
+FIELDS = (
+    *("model", "messages", "prompt", "stream", "stream_options", "max_tokens", "n", "tools"),
+    *("input", "instructions", "system", "max_output_tokens", "previous_response_id"),
+)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from(Api), st.dictionaries(st.sampled_from(FIELDS), JSON_VALUES))
+@given(st.sampled_from(list(BASES)), st.dictionaries(st.sampled_from(FIELDS), JSON_VALUES))
 def test_any_json_is_read_or_refused_and_never_raises(api: Api, fields: dict[str, Any]) -> None:
-    base = CHAT if api is Api.OPENAI_CHAT else COMPLETION
-    raw = json.dumps(base | fields, ensure_ascii=False).encode()
+    raw = json.dumps(BASES[api] | fields, ensure_ascii=False).encode()
     canonical = parse(api, {}, raw)
     if isinstance(canonical, Canonical):
         assert len(canonical.conversation(SECRET)) == 16

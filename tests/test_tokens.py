@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from coordinator.apis import TEMPLATED
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.engine_tokenize import OPEN_S, Breaker, question
 from coordinator.engines import Engine, ServedModel
@@ -192,7 +193,7 @@ def test_reasons_are_a_closed_list() -> None:
         *("given", "local", "unverified", "media"),
         *("no_tokenizer", "loading", "unloadable", "different", "unconfirmed"),
         *("client_template", "tool_choice", "template"),
-        *("budget", "busy", "too_large", "unsupported"),
+        *("budget", "busy", "too_large", "unsupported", "continuation"),
         *("engine_error", "breaker_open", "no_engine"),
     }
 
@@ -247,5 +248,5 @@ def test_the_question_to_an_engine_holds_what_shapes_the_prompt(
 
 
 def test_probes_are_requests_to_the_base_model() -> None:
-    assert {probe.model for api in Api for probe in probes(api, engine())} == {"m"}
-    assert [len(probes(api, engine())) for api in Api] == [9, 5]
+    assert {probe.model for api in TEMPLATED for probe in probes(api, engine())} == {"m"}
+    assert [len(probes(api, engine())) for api in TEMPLATED] == [9, 5]
