@@ -104,6 +104,23 @@ class BodyTimeout:
 
 
 @dataclass(frozen=True, slots=True)
+class BodyTruncated:
+    """A gateway in front of a door hands over no more than a part of this body."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyWithheld:
+    """A gateway in front of a door shows no bodies, and the decision depends on this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionTimeout:
+    """The decision itself took too long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Draining:
     """This coordinator is about to stop."""
 
@@ -141,6 +158,9 @@ Refusal: TypeAlias = (
     | UpstreamTimeout
     | UpstreamError
     | BodyTimeout
+    | BodyTruncated
+    | BodyWithheld
+    | DecisionTimeout
     | Draining
     | NotFound
     | MethodNotAllowed
@@ -191,6 +211,9 @@ REASONS = (
     "upstream_timeout",
     "upstream_error",
     "body_timeout",
+    "body_truncated",
+    "body_withheld",
+    "decision_timeout",
     "draining",
     "not_found",
     "method_not_allowed",
@@ -237,6 +260,11 @@ def to_reply(refusal: Refusal) -> Reply:
             text = f"the body did not arrive within {seconds:g} s; send the request again"
             headers = {"connection": "close"}
             return Reply(408, "body_timeout", "RequestTimeoutError", text, None, headers)
+        case BodyTruncated() | BodyWithheld():
+            return _hidden_reply(refusal)
+        case DecisionTimeout(seconds):
+            text = f"no engine was chosen within {seconds:g} s; try again shortly"
+            return Reply(503, "decision_timeout", "ServiceUnavailableError", text, None, RETRY_SOON)
         case Draining():
             text = "this coordinator is shutting down; send the request again"
             headers = {**RETRY_SOON, "connection": "close"}
@@ -264,6 +292,17 @@ _DENIED = {
 
 KEY_REFUSED = (401, 403)
 """What an engine answers to a gateway without its key."""
+
+
+def _hidden_reply(refusal: BodyTruncated | BodyWithheld) -> Reply:
+    if isinstance(refusal, BodyTruncated):
+        text = "the body is larger than the gateway hands over; send a shorter request"
+        return Reply(413, "body_truncated", "RequestEntityTooLargeError", text)
+    text = (
+        "the gateway shows no request bodies here, and this request needs its own read;"
+        " its operator must set `request_body_mode: FULL_DUPLEX_STREAMED`"
+    )
+    return Reply(500, "body_withheld", "InternalServerError", text)
 
 
 def _upstream_reply(
