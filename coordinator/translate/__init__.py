@@ -1,0 +1,1 @@
+"""Bodies, answers and streams of one API in another's shape. Pure: see `requests`, `answers`."""
