@@ -7,14 +7,13 @@ through. No message of this module repeats what the client sent, and no `repr` s
 import hmac
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from coordinator.apis import CHAT_FORMS, METERED
 from coordinator.apis import Api as Api
-from coordinator.chat_forms import Untranslatable, chat_form
 from coordinator.fields import (
     MAX_DEPTH,
     Invalid,
@@ -35,6 +34,7 @@ from coordinator.fields import (
     tools_of,
     whole_of,
 )
+from coordinator.translate.requests import Untranslatable, chat_form
 
 FORBIDDEN_KEYS = frozenset(
     {
@@ -126,6 +126,14 @@ class Canonical:
     def is_single(self) -> bool:
         """Whether it is one sequence, so that what an engine says of its cache is about one."""
         return self.n == 1 and len(self.prompts) <= 1
+
+    def bare(self) -> "Canonical":
+        """Return this without what the client wrote: all that accounts need."""
+        prompts = (b"",) * len(self.prompts)
+        return replace(
+            self, body=_NOTHING, raw=b"", chat=_NOTHING, messages=(), prompts=prompts, tools=None,
+            headers=_NOTHING,
+        )  # fmt: skip
 
     def conversation(self, secret: bytes) -> str:
         """Return 16 hex digits that stay the same over a conversation's turns.
@@ -234,6 +242,7 @@ def _capped(api: Api, body: Mapping[str, Any], most: int) -> dict[str, int]:
 
 
 _encode = msgspec.json.encode
+_NOTHING: Mapping[str, Any] = {}
 _TOO_MUCH = (
     f"the body must hold at most {MAX_CONTAINERS} objects and lists, and {MAX_VALUES} values"
 )

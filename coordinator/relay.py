@@ -12,6 +12,7 @@ import aiohttp
 from aiohttp import HttpVersion11, web
 from multidict import CIMultiDict
 
+from coordinator.answer_parts import read_answer
 from coordinator.config import Timeouts
 from coordinator.limits import Usage
 from coordinator.providers import KEPT_HEADERS
@@ -25,7 +26,7 @@ from coordinator.refusal import (
     to_reply,
 )
 from coordinator.service import Routed
-from coordinator.sse import Stream, read_answer
+from coordinator.sse import Stream
 from coordinator.watch import WatchedService
 from policies.reserved import HOP_BY_HOP
 

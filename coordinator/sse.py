@@ -1,41 +1,60 @@
-"""An engine's event stream on its way to the client: whole events out, byte for byte. Pure.
+"""A backend's event stream on its way to the client: whole events out, byte for byte. Pure.
 
-Notices the first content, the usage and how the stream ended; takes the usage event out where the
-client has not asked for it. An event is held until it is whole, so it does not matter how the
-stream was cut into chunks; engines write whole events, so nearly nothing is ever held.
+Notices the first content, the usage and how the stream ended, in each API's own words; takes the
+usage event out where the client has not asked for it. An event is held until it is whole, so it
+does not matter how the stream was cut into chunks; engines write whole events, so nearly nothing is
+ever held.
 """
 
 import re
-from typing import Any
 
 import msgspec
 
+from coordinator.answer_parts import (
+    CHUNK,
+    MESSAGE_EVENT,
+    RESPONSE_EVENT,
+    STARTS,
+    MessageUsage,
+    message_finish,
+    response_finish,
+)
+from coordinator.answer_parts import read_answer as read_answer
+from coordinator.apis import Api
 from coordinator.limits import Usage
 
 HELD_BYTES = 8 * 2**20
 """A longer event passes unread."""
 
 DONE = b"[DONE]"
-_ERROR = b'{"error"'
-_USAGE = b'"usage"'
 _BOUNDARY = re.compile(rb"\r?\n\r?\n")
 
 
 class Stream:
     """One stream. `feed` each chunk, send on what it returns, and call `close` at the end."""
 
-    def __init__(self, strip_usage: bool) -> None:
+    marks: tuple[bytes, bytes, bytes] = (b'"usage"', DONE, b'{"error"')
+    """What an event has that must be read once content flows. Nothing else follows such an event,
+    so that a chunk's last one tells."""
+    lines = 2
+    """Of an event, the empty one included."""
+
+    def __init__(self, strip_usage: bool = False) -> None:
         self.has_content = False
         """Content has been sent on: the first token was seen."""
         self.done = False
-        """The engine said that the stream is complete."""
+        """The backend said that the stream is complete."""
         self.failed = False
-        """The engine sent an error event."""
+        """The backend sent an error event."""
+        self.error = b""
+        """Its data."""
         self.pieces = 0
         """Events with content that have passed, each of about one token."""
         self.usage = Usage()
         self.finish: str | None = None
         """Why generation ended, by the last event that said so; complete after `close`."""
+        self.response: str | None = None
+        """The id under which the engine may keep this answer."""
         self._strip = strip_usage
         self._held = b""
         self._last = b""
@@ -48,13 +67,16 @@ class Stream:
         if end < 2 or b"\r" in tail or len(tail) > HELD_BYTES:
             return self._cut(data)
         head, self._held = (data[:end], tail) if tail else (data, b"")
-        # The common case, once content flows: nothing to take note of. Usage, errors and the end
-        # are followed by nothing else, so that the last event tells.
-        last, find = head.rfind(b"\n\n", 0, end - 2) + 1, head.find
-        if find(_USAGE, last) >= 0 or find(DONE, last) >= 0 or find(_ERROR, last) >= 0:
+        # The common case, once content flows: nothing to take note of.
+        last, find, (usage, done, error) = (
+            head.rfind(b"\n\n", 0, end - 2) + 1,
+            head.find,
+            self.marks,
+        )
+        if find(usage, last) >= 0 or find(done, last) >= 0 or find(error, last) >= 0:
             return self._events(head)
         self._last = head
-        self.pieces += head.count(b"\n") // 2  # by far cheaper than two at a time
+        self.pieces += head.count(b"\n") // self.lines  # by far cheaper than two at a time
         return head
 
     def close(self) -> bytes:
@@ -92,65 +114,94 @@ class Stream:
             self.done = True
             return True
         try:
-            chunk = _CHUNK.decode(data)
+            return self._note(data)
         except msgspec.MsgspecError:
             return True
+
+    def _note(self, data: bytes) -> bool:
+        chunk = CHUNK.decode(data)
         if chunk.error is not None:
-            self.failed = True
+            self._fail(data)
         for choice in chunk.choices or ():
             self.finish = choice.finish_reason or self.finish
             if choice.says_something():
-                self.has_content = True
-                self.pieces += 1
+                self._pass_content()
         if chunk.usage is not None:
             self.usage = chunk.usage.read()
         return chunk.usage is None or bool(chunk.choices) or chunk.choices is None
 
+    def _pass_content(self) -> None:
+        self.has_content = True
+        self.pieces += 1
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-    def read(self) -> Usage:
-        details = self.prompt_tokens_details
-        return Usage(
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=None if details is None else details.cached_tokens,
-            completion_tokens=self.completion_tokens,
-        )
+    def _fail(self, data: bytes) -> None:
+        self.failed, self.error = True, data
 
 
-class _Choice(msgspec.Struct):
-    delta: dict[str, Any] | None = None
-    text: str | None = None
-    finish_reason: str | None = None
+class MessageStream(Stream):
+    """A stream of Anthropic's messages API."""
 
-    def says_something(self) -> bool:
-        """Whether there is output: text, reasoning or a tool call; a role alone is none."""
-        if self.text:
-            return True
-        return any(value for key, value in (self.delta or {}).items() if key != "role")
+    marks = (b'"usage"', b"message_stop", b"event: error")
+    lines = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started = MessageUsage()
+
+    def _note(self, data: bytes) -> bool:
+        event = MESSAGE_EVENT.decode(data)
+        match event.type:
+            case "message_start" if event.message is not None:
+                self._started = event.message.usage or self._started
+                self.usage = self._started.read()
+            case "content_block_start" | "content_block_delta":
+                if event.says_something():
+                    self._pass_content()
+            case "message_delta":
+                if event.usage is not None:
+                    self.usage = event.usage.after(self._started).read()
+                if event.delta is not None:
+                    self.finish = message_finish(event.delta.get("stop_reason")) or self.finish
+            case "message_stop":
+                self.done = True
+            case "error":
+                self._fail(data)
+        return True
 
 
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    error: Any = None
+class ResponseStream(Stream):
+    """A stream of OpenAI's responses API."""
+
+    marks = (b'"usage"', b"event: response.failed", b"event: error")
+    lines = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def _note(self, data: bytes) -> bool:
+        event = RESPONSE_EVENT.decode(data)
+        if event.response is not None:
+            self.response = event.response.id or self.response
+            if event.response.usage is not None:
+                self.usage = event.response.usage.read()
+        match event.type:
+            case "error" | "response.failed":
+                self._fail(data)
+            case "response.completed" | "response.incomplete":
+                self.done = True
+                if event.response is not None:
+                    self.finish = response_finish(event.response) or self.finish
+            case kind if kind not in STARTS:
+                self._pass_content()
+        return True
 
 
-_CHUNK = msgspec.json.Decoder(_Chunk)
-
-
-def read_answer(body: bytes) -> tuple[Usage, str | None]:
-    """Return the usage of an answer that was not streamed, and why its generation ended."""
-    try:
-        answer = _CHUNK.decode(body)
-    except msgspec.MsgspecError:
-        return Usage(), None
-    finish = next((c.finish_reason for c in answer.choices or () if c.finish_reason), None)
-    return (answer.usage.read() if answer.usage else Usage()), finish
+def stream_of(api: Api, usage_asked: bool) -> Stream:
+    """Return what carries a stream of an API, without the usage that nobody has asked for."""
+    match api:
+        case Api.ANTHROPIC_MESSAGES:
+            return MessageStream()
+        case Api.OPENAI_RESPONSES:
+            return ResponseStream()
+        case _:
+            return Stream(strip_usage=not usage_asked)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.answer_parts import read_answer
 from coordinator.limits import Usage
-from coordinator.sse import HELD_BYTES, Stream, read_answer
+from coordinator.sse import HELD_BYTES, Stream
 
 CASES = Path(__file__).parent / "cases" / "http"
 

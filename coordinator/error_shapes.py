@@ -1,0 +1,126 @@
+"""Refusals and failures in the words of each API: bodies, stream events, and events read back. Pure.
+
+The one place that knows how an API says that something went wrong. What it says, and with which
+status, is `refusal`'s.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from coordinator.apis import Api
+from coordinator.refusal import Reply
+
+_encode = msgspec.json.encode
+
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""What Anthropic's clients call a status; other 4xx are `invalid_request_error`, 5xx `api_error`."""
+
+OVERLOADED = 529
+"""Anthropic's status of a service that did not take a request."""
+
+_STATUS = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,  # of a response
+    "server_error": 500,  # of a response
+    "overloaded_error": OVERLOADED,
+    "timeout_error": 504,
+}
+"""Statuses of errors that come in a stream, where there is none: by type, or by code."""
+
+
+def body(reply: Reply, api: Api | None, request_id: str) -> bytes:
+    """Return a refusal as an answer's body. `None`: a path of no API, answered as OpenAI does."""
+    if api is Api.ANTHROPIC_MESSAGES:
+        return _encode(_anthropic(reply, request_id))
+    return reply.openai_body()
+
+
+def event(reply: Reply, api: Api, request_id: str) -> bytes:
+    """Return a refusal as the last event of a stream that had begun."""
+    match api:
+        case Api.ANTHROPIC_MESSAGES:
+            return b"event: error\ndata: " + _encode(_anthropic(reply, request_id)) + b"\n\n"
+        case Api.OPENAI_RESPONSES:
+            said = {"type": "error", "code": reply.reason, "message": reply.message, "param": None}
+            return b"event: error\ndata: " + _encode(said) + b"\n\n"
+        case _:
+            return b"data: " + reply.openai_body() + b"\n\n"
+
+
+def headers(api: Api | None, request_id: str) -> dict[str, str]:
+    """Return the headers by which a client names its request to us."""
+    named = {"x-request-id": request_id}
+    if api is Api.ANTHROPIC_MESSAGES:
+        named["request-id"] = request_id
+    return named
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEvent:
+    """An error that a backend sent inside a stream."""
+
+    status: int
+    """As an answer it would have had this one."""
+    body: bytes
+    """The same, as an answer's body in the same API."""
+
+
+def read_event(api: Api, data: bytes) -> ErrorEvent:
+    """Read the data of an error event of a stream."""
+    try:
+        said: Any = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        said = {}
+    error = said.get("error") if isinstance(said, dict) else None
+    if api is Api.OPENAI_RESPONSES and not isinstance(error, dict) and isinstance(said, dict):
+        error = _of_response(said)
+    if not isinstance(error, dict):
+        return ErrorEvent(500, data)
+    status = _status(error.get("code"), error.get("type"))
+    if api is Api.OPENAI_RESPONSES:
+        return ErrorEvent(status, _encode({"error": error}))
+    return ErrorEvent(status, data)
+
+
+def _anthropic(reply: Reply, request_id: str) -> dict[str, Any]:
+    usual = "invalid_request_error" if reply.status < 500 else "api_error"
+    kind = ANTHROPIC_TYPES.get(reply.status, usual)
+    error = {"type": kind, "message": reply.message}
+    return {"type": "error", "error": error, "request_id": request_id}
+
+
+def _of_response(said: dict[str, Any]) -> dict[str, Any]:
+    """Return the error in an `error` event of a response, or in the one of a response failed."""
+    response = said.get("response")
+    failed = response.get("error") if isinstance(response, dict) else None
+    told = failed if isinstance(failed, dict) else said
+    code = told.get("code")
+    return {
+        "message": told.get("message"),
+        "type": code if isinstance(code, str) else "server_error",
+        "param": told.get("param"),
+        "code": code,
+    }
+
+
+def _status(code: Any, kind: Any) -> int:
+    if isinstance(code, int) and 400 <= code < 600:
+        return code
+    named = (said for said in (kind, code) if isinstance(said, str))
+    return next((_STATUS[said] for said in named if said in _STATUS), 500)
