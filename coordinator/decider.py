@@ -6,7 +6,7 @@ Owns nothing but caches of what follows from the cluster's state alone; `service
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from coordinator.answers import Answers
@@ -102,6 +102,12 @@ class Seen:
         """Whether the name means nothing, and no policy makes something of it."""
         return not (self.tokens or self.plan.models)
 
+    def bare(self) -> "Seen":
+        """Return this without the prompt: all that accounts need."""
+        tokens = {model: _bare(each) for model, each in self.tokens.items()}
+        request, tokenized = self.request.bare(), _bare(self.tokenized)
+        return replace(self, request=request, tokens=tokens, tokenized=tokenized)
+
     def load_tokens(self, model: ModelName) -> int:
         """Return what the request weighs in the queue of a model's engine."""
         return load_tokens(self.request, self.tokens.get(model, self.tokenized))
@@ -162,8 +168,11 @@ class Decider:
             tokens |= await self._tokenize(request, others)
         return Seen(request, bench, plan, tokens, _first_known(tokens), tenant)
 
-    def decide(self, seen: Seen) -> tuple[Decision, Keys]:
-        """Measure and rank. No await: load that is read is load that the caller reserves."""
+    def decide(self, seen: Seen, subset: frozenset[str] | None = None) -> tuple[Decision, Keys]:
+        """Measure and rank. No await: load that is read is load that the caller reserves.
+
+        `subset`: endpoints, or hosts, to choose from; `None`: all.
+        """
         now = self.clock.monotonic()
         self.overlay.expire(now)
         layout, keys = seen.bench.layout, dict[tuple[ModelName, GroupId], Sequence[BlockKey]]()
@@ -193,7 +202,8 @@ class Decider:
             seen.tenant, ModelName(seen.request.model), seen.request.max_tokens
         )
         outlook = RequestOutlook(seen.bench, self.answers, self.predictor, expected)
-        return decide(seen.plan, parts, layout, outlook, self.rng), keys
+        outside = () if subset is None else layout.outside(seen.plan.targets, subset)
+        return decide(seen.plan, parts, layout, outlook, self.rng, outside), keys
 
     def welcome(self, engine: Engine) -> None:
         """Note that an engine is new, or back: it is not to be buried by what is cold."""
@@ -264,6 +274,10 @@ def _first_known(tokens: Mapping[ModelName, Tokenized]) -> Tokenized:
     """Return the first that counts, so that sizes are those of the model that was asked for."""
     found = [*tokens.values(), NO_MODEL]
     return next((each for each in found if each.count is not None), found[0])
+
+
+def _bare(tokenized: Tokenized) -> Tokenized:
+    return tokenized if tokenized.count is None else replace(tokenized, packed=None)
 
 
 def load_tokens(request: Canonical, tokenized: Tokenized) -> int:

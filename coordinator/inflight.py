@@ -109,6 +109,15 @@ class InFlight:
             line.next_due = first_token_due
         return lease
 
+    def expect(self, lease: Lease, due: float) -> None:
+        """Let a request leave its engine's prefill queue at `due`, if nobody says so before."""
+        line = self._lines.get(lease.engine)
+        if line is None or not lease.queued or lease.first_token_due is not None:
+            return
+        lease.first_token_due = due
+        if line.next_due is None or due < line.next_due:
+            line.next_due = due
+
     def first_token(self, lease: Lease, now: float) -> float | None:
         """Take a request out of its engine's prefill queue. Idempotent.
 

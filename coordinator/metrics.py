@@ -150,10 +150,14 @@ class MeteredService(Service):
         self._metrics = metrics
 
     async def route(
-        self, request: Canonical, tenant: TenantId, request_id: str
+        self,
+        request: Canonical,
+        tenant: TenantId,
+        request_id: str,
+        subset: frozenset[str] | None = None,
     ) -> Routed | Refused:
         started = self.clock.monotonic()
-        answer = await super().route(request, tenant, request_id)
+        answer = await super().route(request, tenant, request_id, subset)
         self._metrics.decided(answer.record, self.clock.monotonic() - started)
         return answer
 
@@ -162,14 +166,19 @@ class MeteredService(Service):
         self._metrics.ended(refused.record)
         return refused
 
-    def finished(self, routed: Routed, status: int, usage: Usage, finish: str | None) -> bool:
-        return self._count(routed, super().finished(routed, status, usage, finish))
+    def finished(
+        self, routed: Routed, status: int, usage: Usage, finish: str | None, age_s: float = 0.0
+    ) -> bool:
+        return self._count(routed, super().finished(routed, status, usage, finish, age_s))
 
     def failed(self, routed: Routed, refusal: Refusal) -> bool:
         return self._count(routed, super().failed(routed, refusal))
 
     def aborted(self, routed: Routed, usage: Usage) -> bool:
         return self._count(routed, super().aborted(routed, usage))
+
+    def unreported(self, routed: Routed) -> bool:
+        return self._count(routed, super().unreported(routed))
 
     def _count(self, routed: Routed, ended: bool) -> bool:
         if ended:

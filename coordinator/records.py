@@ -21,8 +21,9 @@ from policies.verdict import Chosen
 CAPACITY = 2000
 """Records kept, about 2 kB each with a few engines; the oldest goes first."""
 
-End: TypeAlias = Literal["finished", "rejected", "failed", "aborted", "refused"]
-"""How a request ended: answered; the engine refused it; no answer; the client left; we refused."""
+End: TypeAlias = Literal["finished", "rejected", "failed", "aborted", "refused", "unreported"]
+"""How a request ended: answered; the engine refused it; no answer; the client left; we refused;
+a gateway that sent it by itself never said."""
 
 
 @dataclass(slots=True)

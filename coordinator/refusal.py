@@ -45,6 +45,13 @@ class NothingAllowed:
 
 
 @dataclass(frozen=True, slots=True)
+class NothingInSubset:
+    """None of the endpoints that a gateway wants to choose from can take the request."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class Overloaded:
     """Every engine that may serve the request has more before it than a request may wait for."""
 
@@ -174,6 +181,7 @@ class Reply:
 
     status: int
     reason: str
+    | NothingInSubset
     type: str
     message: str
     param: str | None = None
@@ -231,6 +239,7 @@ def to_reply(refusal: Refusal) -> Reply:
             names = ", ".join(f"`{name}`" for name in served[:20]) or "none yet"
             text = f"the model `{model[:200]}` does not exist; served models: {names}"
             return Reply(404, "unknown_model", "NotFoundError", text, "model")
+    "nothing_in_subset",
         case NoEngineReady(model):
             text = f"no engine that serves `{model[:200]}` can be reached; try again shortly"
             return Reply(503, "no_engine_ready", "ServiceUnavailableError", text, None, RETRY_SOON)
@@ -273,6 +282,11 @@ def to_reply(refusal: Refusal) -> Reply:
             return Reply(404, "not_found", "NotFoundError", "there is no such path here")
         case MethodNotAllowed(allowed):
             text = f"this path takes {allowed} only"
+        case NothingInSubset(model):
+            text = f"no endpoint of the gateway's subset can take `{model[:200]}` now; try again"
+            return Reply(
+                503, "nothing_in_subset", "ServiceUnavailableError", text, None, RETRY_SOON
+            )
             headers = {"allow": allowed}
             return Reply(405, "method_not_allowed", "MethodNotAllowedError", text, None, headers)
         case Fault(request_id):

@@ -4,7 +4,7 @@ Candidates are made for those who look at one: the winner, its fallbacks, a reco
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -46,6 +46,8 @@ class Decision:
     verdict: Chosen | Empty
     layout: Layout
     columns: "Columns"
+    outside: tuple[int, ...] = ()
+    """Places that are not in the subset to choose from."""
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -64,8 +66,14 @@ class Decision:
         """Best first: the chosen one, then its ordered fallbacks."""
         if isinstance(self.verdict, Empty):
             return ()
-        others = self.verdict.ranked[1:]
-        return self.chosen, *(self._at(each.target, each.stage) for each in others)
+        return self.chosen, *self.fallbacks(len(self.verdict.ranked))
+
+    def fallbacks(self, most: int) -> tuple[Candidate, ...]:
+        """Return the first of those behind the chosen one."""
+        assert isinstance(self.verdict, Chosen)
+        return tuple(
+            self._at(each.target, each.stage) for each in self.verdict.ranked[1 : most + 1]
+        )
 
     @property
     def is_short(self) -> bool:
@@ -74,7 +82,7 @@ class Decision:
 
     @cached_property
     def dropped(self) -> tuple[Candidate, ...]:
-        """The others: those that policies dropped, then those out of the running."""
+        """The others: dropped by policies, out of the running, outside of the subset."""
         by_policy = [
             self._at(each.target, dropped_by=str(each.source), why=each.why)
             for each in self.verdict.dropped
@@ -84,7 +92,12 @@ class Decision:
             for part in self.parts
             for _, view, why in part.field.out
         ]
-        return (*by_policy, *out)
+        gone = {each.target for each in self.verdict.dropped}
+        gone |= {place for part in self.parts for place, _, _ in part.field.out}
+        others = [
+            self._at(p, dropped_by="subset", why=_OUTSIDE) for p in self.outside if p not in gone
+        ]
+        return (*by_policy, *out, *others)
 
     def _at(self, place: int, stage: str = "", dropped_by: str = "", why: str = "") -> Candidate:
         part, number = self.columns.at(place)
@@ -109,17 +122,30 @@ class Decision:
         )
 
 
+_OUTSIDE = "not in the subset to choose from"
+
+
 def decide(
-    plan: Plan, parts: Sequence[Part], layout: Layout, outlook: Outlook, rng: random.Random
+    plan: Plan,
+    parts: Sequence[Part],
+    layout: Layout,
+    outlook: Outlook,
+    rng: random.Random,
+    outside: Iterable[int] = (),
 ) -> Decision:
-    """Let the policies choose among what was measured; equal costs come in random order."""
-    out = 0
+    """Let the policies choose among what was measured; equal costs come in random order.
+
+    `outside`: places that cannot be chosen, whatever policies say.
+    """
+    out, outside = 0, tuple(outside)
+    for place in outside:
+        out |= 1 << place
     for part in parts:
         for place, _, _ in part.field.out:
             out |= 1 << place
     columns = Columns(parts, outlook)
     verdict = plan.decide(Measured(columns.column, columns.ranking), rng, out)
-    return Decision(verdict, layout, columns)
+    return Decision(verdict, layout, columns, outside)
 
 
 class Columns:

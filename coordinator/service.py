@@ -9,18 +9,18 @@ it.
 
 import math
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from coordinator.attempts import Attempt, may_repeat
 from coordinator.audit import Audit
-from coordinator.candidates import Backend, Candidate
+from coordinator.candidates import Candidate
 from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
 from coordinator.decider import Decider, Keys, Seen
 from coordinator.engines import Engine
 from coordinator.inflight import InFlight, Lease
 from coordinator.lessons import learn
-from coordinator.limits import Limiter, Reservation, Usage
+from coordinator.limits import Limiter, Usage
 from coordinator.outgoing import body_for
 from coordinator.overlay import Claim, Overlay
 from coordinator.predict import Predictor
@@ -36,6 +36,9 @@ from coordinator.refusal import (
     to_reply,
 )
 from coordinator.route import Decision
+from coordinator.routed import Refused as Refused
+from coordinator.routed import Routed as Routed
+from coordinator.routed import next_of
 from coordinator.tagging import Tagger
 from coordinator.tokens import Tokenized
 from coordinator.unserved import why_unserved
@@ -44,41 +47,8 @@ from lineside.hashing import UNIT
 from lineside.ids import ModelName, TenantId
 from policies.verdict import Chosen, Denied
 
-
-@dataclass(slots=True, eq=False)
-class Routed:
-    """A request on its way. The door reads; the service writes, also when a fallback is taken."""
-
-    record: Record
-    request: Canonical = field(repr=False)
-    candidate: Candidate
-    body: bytes = field(repr=False)
-    lease: Lease
-    claim: Claim | None
-    seen: Seen | None = field(repr=False)
-    """Let go at the first token, with the prompt that it holds."""
-    keys: Keys = field(repr=False)
-    """Empty once the first token was seen: there is no fallback any more."""
-    verdict: Chosen = field(repr=False)
-    reservation: Reservation
-    started: float
-    decided: float
-    """When the backend was chosen that has the request now."""
-    own_s: float | None = None
-    """What its prefill took, where that could be told."""
-
-    @property
-    def target(self) -> Backend:
-        """Where the request goes."""
-        return self.candidate.target
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A refusal and the record of it."""
-
-    record: Record
-    refusal: Refusal
+UNTOLD, UNTOLD_S = 2.0, 0.25
+"""A first token of which nobody told has come by then: so often what was predicted, and so much."""
 
 
 @dataclass(kw_only=True)
@@ -126,9 +96,16 @@ class Service:
         return self.decider.clock
 
     async def route(
-        self, request: Canonical, tenant: TenantId, request_id: str
+        self,
+        request: Canonical,
+        tenant: TenantId,
+        request_id: str,
+        subset: frozenset[str] | None = None,
     ) -> Routed | Refused:
-        """Choose a backend and take a lease on it. Every `Routed` must be ended by its door."""
+        """Choose a backend and take a lease on it. Every `Routed` must be ended by its door.
+
+        `subset`: endpoints, or hosts, to choose from; `None`: all.
+        """
         started = self.clock.monotonic()
         record = self._record(request, tenant, request_id)
         seen = await self._see(record, request)
@@ -139,7 +116,7 @@ class Service:
         if isinstance(granted, OverLimit):
             return self._refuse(record, granted)
         # From here to the lease there is no await: load that is read is the load that is reserved.
-        decision, keys = self._decide(record, seen)
+        decision, keys = self._decide(record, seen, subset)
         if unserved := why_unserved(request.model, decision, self.shed_wait_s):
             self.limiter.refund(granted)
             return self._refuse(record, unserved)
@@ -191,23 +168,50 @@ class Service:
         """
         record = routed.record
         record.attempts.append(failed)
-        candidate = self._next(record) if may_repeat(record.attempts) else None
+        views = self.cluster.snapshot(self.clock.monotonic()).engines
+        candidate = next_of(record, views) if may_repeat(record.attempts) else None
         if candidate is None or routed.seen is None:
             return False
         body = self._body(routed.request, candidate, routed.verdict)
-        self.inflight.release(routed.lease, self.clock.monotonic())
-        if routed.claim:
-            self.overlay.drop(routed.claim)
-        record.overdue_tokens = self._overdue(candidate, routed.keys)
-        routed.lease, routed.claim = self._account(candidate, routed.seen, routed.keys)
+        self._move(routed, candidate, routed.seen)
         routed.body = body
-        routed.candidate = record.served_by = candidate
-        routed.decided = self.clock.monotonic()
         return True
 
-    def first_token(self, routed: Routed) -> None:
-        """Note that the prefill is over."""
-        now = self.clock.monotonic()
+    def fallbacks(self, routed: Routed, most: int) -> list[tuple[Candidate, bytes]]:
+        """Return where a request may go if its backend fails, in order, each with its body.
+
+        For gateways that send requests themselves; they say later whether they took one.
+        """
+        decision = routed.record.decision
+        assert decision is not None
+        return [
+            (each, body_for(routed.request, each, routed.verdict.set, False))
+            for each in decision.fallbacks(most)
+        ]
+
+    def handed_over(self, routed: Routed) -> None:
+        """Let go of a request that its gateway sends by itself, and expect its first token.
+
+        A gateway may never say that it came, so the request leaves its queue long after it was due.
+        """
+        candidate, lease = routed.candidate, routed.lease
+        due = routed.decided + UNTOLD_S + UNTOLD * (candidate.wait_s + candidate.own_s)
+        self.inflight.expect(lease, due)
+        routed.request, routed.body = routed.request.bare(), b""
+        if routed.seen is not None:
+            routed.seen = routed.seen.bare()
+
+    def went_on(self, routed: Routed, failed: Attempt, to: Candidate) -> bool:
+        """Note that a gateway took a fallback by itself; return whether that can be."""
+        if routed.seen is None:
+            return False
+        routed.record.attempts.append(failed)
+        self._move(routed, to, routed.seen)
+        return True
+
+    def first_token(self, routed: Routed, age_s: float = 0.0) -> None:
+        """Note that the prefill is over, since a while ago."""
+        now = max(routed.decided, self.clock.monotonic() - age_s)
         routed.own_s = self.inflight.first_token(routed.lease, now)
         self._settle(routed, now)
         outcome, predicted_s = routed.record.outcome, routed.candidate.predicted_ttft_s
@@ -217,14 +221,16 @@ class Service:
                 took_s = now - routed.decided
                 self.decider.predictor.observe(routed.target, predicted_s, took_s)
 
-    def finished(self, routed: Routed, status: int, usage: Usage, finish: str | None) -> bool:
+    def finished(
+        self, routed: Routed, status: int, usage: Usage, finish: str | None, age_s: float = 0.0
+    ) -> bool:
         """Note an answer, of any status: the engine's own refusals count as `rejected`.
 
         This and the other ends return whether this call ended the request.
         """
         if status < 400:
             self._settle(routed, self.clock.monotonic())
-        if not self._end(routed, "finished" if status < 400 else "rejected", status):
+        if not self._end(routed, "finished" if status < 400 else "rejected", status, age_s):
             return False
         outcome = routed.record.outcome
         outcome.finish = finish
@@ -256,6 +262,13 @@ class Service:
         self.limiter.settle(routed.reservation, usage)
         return True
 
+    def unreported(self, routed: Routed) -> bool:
+        """Note that nobody will say what became of a request that a gateway sent by itself."""
+        if not self._end(routed, "unreported", None):
+            return False
+        self.limiter.settle(routed.reservation, Usage(partial=True))
+        return True
+
     def expire(self) -> int:
         """Release leases and claims that no door has ended in time; return how many leases."""
         now = self.clock.monotonic()
@@ -279,14 +292,26 @@ class Service:
             return NoEngineReady(model)
         return UnknownModel(model, tuple(sorted(seen.bench.layout.inventory.models)))
 
-    def _decide(self, record: Record, seen: Seen) -> tuple[Decision, Keys]:
-        decision, keys = self.decider.decide(seen)
+    def _decide(
+        self, record: Record, seen: Seen, subset: frozenset[str] | None = None
+    ) -> tuple[Decision, Keys]:
+        decision, keys = self.decider.decide(seen, subset)
         record.decision, verdict = decision, decision.verdict
         record.policy, record.rule = verdict.source.policy, verdict.source.rule
         record.stage = verdict.source.part
         if isinstance(verdict, Chosen):
             _note_tokens(record, seen.tokens.get(decision.chosen.model, seen.tokenized))
         return decision, keys
+
+    def _move(self, routed: Routed, candidate: Candidate, seen: Seen) -> None:
+        """Take a request's lease and claim from one backend to another."""
+        self.inflight.release(routed.lease, self.clock.monotonic())
+        if routed.claim:
+            self.overlay.drop(routed.claim)
+        routed.record.overdue_tokens = self._overdue(candidate, routed.keys)
+        routed.lease, routed.claim = self._account(candidate, seen, routed.keys)
+        routed.candidate = routed.record.served_by = candidate
+        routed.decided = self.clock.monotonic()
 
     def _account(self, candidate: Candidate, seen: Seen, keys: Keys) -> tuple[Lease, Claim | None]:
         """Count a request on its backend: in its queue, in its cache, in its recent work."""
@@ -339,21 +364,7 @@ class Service:
             self.clock.monotonic() - routed.decided,
         )  # fmt: skip
 
-    def _next(self, record: Record) -> Candidate | None:
-        if record.decision is None:
-            return None
-        tried = {attempt.engine for attempt in record.attempts}
-        views = {v.engine.id: v for v in self.cluster.snapshot(self.clock.monotonic()).engines}
-        left = [
-            candidate
-            for candidate in record.decision.ranked
-            if candidate.target.id not in tried
-            and not ((view := views.get(candidate.target.id)) and view.away)
-        ]
-        sound = (c for c in left if not ((view := views.get(c.target.id)) and view.failing))
-        return next(sound, next(iter(left), None))
-
-    def _end(self, routed: Routed, end: End, status: int | None) -> bool:
+    def _end(self, routed: Routed, end: End, status: int | None, age_s: float = 0.0) -> bool:
         now = self.clock.monotonic()
         self.inflight.release(routed.lease, now)
         if routed.claim:
@@ -361,7 +372,8 @@ class Service:
         outcome = routed.record.outcome
         if outcome.end is not None:
             return False
-        outcome.end, outcome.status, outcome.duration_s = end, status, now - routed.started
+        outcome.end, outcome.status = end, status
+        outcome.duration_s = max(0.0, now - age_s - routed.started)
         return True
 
     def _refuse(self, record: Record, refusal: Refusal) -> Refused:

@@ -3,7 +3,7 @@
 A layout is made anew when engines or resources change, and kept until then.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.candidates import Backend
@@ -28,6 +28,19 @@ class Layout:
             {(each.id, each.model): place for place, each in enumerate(inventory.targets)},
         )
 
+    def outside(self, places: Iterable[int], subset: frozenset[str]) -> list[int]:
+        """Return those places whose endpoints are not in a subset: HOST:PORT, or a HOST's all."""
+        return [
+            place
+            for place in places
+            if (endpoint := self.backends[place].endpoint) not in subset
+            and _host(endpoint) not in subset
+        ]
+
     def place(self, engine: EngineId, model: ModelName) -> int | None:
         """Return where an engine's model is; `None`: it was not known when this was made."""
         return self._places.get((engine, model))
+
+
+def _host(endpoint: str) -> str:
+    return endpoint.rpartition(":")[0].removeprefix("[").removesuffix("]")

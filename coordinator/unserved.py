@@ -2,16 +2,18 @@
 
 import math
 
-from coordinator.refusal import NoEngineReady, NothingAllowed, Overloaded
+from coordinator.refusal import NoEngineReady, NothingAllowed, NothingInSubset, Overloaded
 from coordinator.route import Decision
 from policies.verdict import Empty
 
 
 def why_unserved(
     model: str, decision: Decision, shed_wait_s: float
-) -> NoEngineReady | NothingAllowed | Overloaded | None:
+) -> NoEngineReady | NothingAllowed | NothingInSubset | Overloaded | None:
     """Return the refusal that a decision comes to; `None`: its choice can have the request."""
     if isinstance(decision.verdict, Empty):
+        if decision.outside:
+            return NothingInSubset(model)
         source = decision.verdict.source
         if not source.part and decision.is_short:
             return NoEngineReady(model)

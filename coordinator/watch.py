@@ -8,6 +8,7 @@ from typing import Any
 
 from coordinator.attempts import Attempt
 from coordinator.breaker import Breakers
+from coordinator.candidates import Candidate
 from coordinator.canonical import Canonical
 from coordinator.limits import Usage
 from coordinator.metrics import MeteredService, Metrics
@@ -24,9 +25,13 @@ class WatchedService(MeteredService):
         self._breakers = breakers
 
     async def route(
-        self, request: Canonical, tenant: TenantId, request_id: str
+        self,
+        request: Canonical,
+        tenant: TenantId,
+        request_id: str,
+        subset: frozenset[str] | None = None,
     ) -> Routed | Refused:
-        answer = await super().route(request, tenant, request_id)
+        answer = await super().route(request, tenant, request_id, subset)
         # No await since the lease was taken: a trial is taken by one request alone.
         if isinstance(answer, Routed):
             self._breakers.sent(answer.target.id, self.clock.monotonic())
@@ -35,21 +40,31 @@ class WatchedService(MeteredService):
     def fallback(self, routed: Routed, failed: Attempt) -> bool:
         found = super().fallback(routed, failed)
         if found:  # else the request ends here, and its end is what counts
-            now = self.clock.monotonic()
-            (self._breakers.failed if failed.reached else self._breakers.left)(failed.engine, now)
-            self._breakers.sent(routed.target.id, now)
+            self._moved(routed, failed)
         return found
 
-    def first_token(self, routed: Routed) -> None:
-        super().first_token(routed)
+    def went_on(self, routed: Routed, failed: Attempt, to: Candidate) -> bool:
+        if went := super().went_on(routed, failed, to):
+            self._moved(routed, failed)
+        return went
+
+    def _moved(self, routed: Routed, failed: Attempt) -> None:
+        now = self.clock.monotonic()
+        (self._breakers.failed if failed.reached else self._breakers.left)(failed.engine, now)
+        self._breakers.sent(routed.target.id, now)
+
+    def first_token(self, routed: Routed, age_s: float = 0.0) -> None:
+        super().first_token(routed, age_s)
         self._breakers.answered(routed.target.id, self.clock.monotonic())
 
     def got_on(self, routed: Routed) -> None:
         """Note that an answer is still coming. To be called about once a second."""
         self._breakers.got_on(routed.target.id, self.clock.monotonic())
 
-    def finished(self, routed: Routed, status: int, usage: Usage, finish: str | None) -> bool:
-        ended = super().finished(routed, status, usage, finish)
+    def finished(
+        self, routed: Routed, status: int, usage: Usage, finish: str | None, age_s: float = 0.0
+    ) -> bool:
+        ended = super().finished(routed, status, usage, finish, age_s)
         if ended:
             now = self.clock.monotonic()
             if status < 500:
@@ -67,6 +82,11 @@ class WatchedService(MeteredService):
     def aborted(self, routed: Routed, usage: Usage) -> bool:
         ended = super().aborted(routed, usage)
         if ended:
+            self._breakers.left(routed.target.id, self.clock.monotonic())
+        return ended
+
+    def unreported(self, routed: Routed) -> bool:
+        if ended := super().unreported(routed):
             self._breakers.left(routed.target.id, self.clock.monotonic())
         return ended
 
