@@ -1,4 +1,4 @@
-"""`lineside get`: what a coordinator knows of its engines, and what it decided."""
+"""`lineside get`: what a coordinator knows of its engines, what it goes by and what it decided."""
 
 import argparse
 import asyncio
@@ -24,6 +24,9 @@ WATCH_S = 1.0
 LIMIT = 20
 LIMIT_MOST = 100_000
 
+DEFAULT = "default"
+"""The policy of requests that no policy of the operator's routes."""
+
 UNREPORTED = 3
 """Answers in a row without a word on cached tokens: the engine does not report them."""
 
@@ -37,7 +40,7 @@ def add_to(commands: Subcommands) -> None:
     """Add the command and what it gets."""
     get = commands.add_parser(
         "get",
-        help="what a running coordinator knows and did: engines, decisions",
+        help="what a running coordinator knows, goes by and did",
         description="Ask a running coordinator what it knows and what it did.",
     )
     things = get.add_subparsers(title="things", dest="thing", metavar="THING", required=True)
@@ -49,6 +52,13 @@ def add_to(commands: Subcommands) -> None:
     engines.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
     admin.add_options(engines)
     engines.set_defaults(run=lambda arguments: asyncio.run(_engines(arguments)))
+    policies = things.add_parser(
+        "policies",
+        help="the policies in force, and whether the last edit was taken",
+        description="Show the policies in force, and whether the last edit was taken.",
+    )
+    admin.add_options(policies)
+    policies.set_defaults(run=lambda arguments: asyncio.run(_policies(arguments)))
     decisions = things.add_parser(
         "decisions",
         help="recent decisions, or one of them explained",
@@ -141,6 +151,38 @@ def _state(engine: Mapping[str, Any]) -> str:
     return f"{said}, mispredicted" if (engine.get("audit") or {}).get("mispredicted") else said
 
 
+async def _policies(arguments: argparse.Namespace) -> int:
+    said = await ask(admin.listener(arguments), "/debug/policies", dict)
+    if arguments.json:
+        _print_json(said)
+    else:
+        console().print(policies_shown(said))
+    return 0
+
+
+def policies_shown(said: Mapping[str, Any]) -> Group:
+    """Return the table of policies, where they are from, and what is wrong with them."""
+    rows = table("policy", "priority", "mode", "rules", right="priority")
+    for policy in said["policies"]:
+        rules = ", ".join(text(name) for name in policy["rules"])
+        rows.add_row(text(policy["name"]), str(policy["priority"]), text(policy["mode"]), rules)
+    notes = [f"revision {said['revision']}"]
+    if said.get("source"):
+        notes.append(f"from {text(said['source'])}")
+    if said.get("rolled_back"):
+        notes.append("rolled back: what is in the folder is not in force until it changes")
+    if said.get("rejected"):
+        notes.append("the last edit was rejected; the set before it is in force")
+    notes += [_finding(finding) for finding in said.get("findings") or ()]
+    table_or_word = rows if rows.row_count else Text("no policy is in force: the default rule is")
+    return Group(table_or_word, *(Text(note) for note in notes))
+
+
+def _finding(finding: Mapping[str, Any]) -> str:
+    place = ":".join(str(finding[key]) for key in ("file", "line", "col") if finding.get(key))
+    return text(f"{place}: {finding['code']}: {finding['message']}")
+
+
 async def _decisions(arguments: argparse.Namespace) -> int:
     whom = admin.listener(arguments)
     if arguments.id is not None:
@@ -166,7 +208,10 @@ async def _decisions(arguments: argparse.Namespace) -> int:
 def decisions_shown(records: Iterable[Mapping[str, Any]]) -> Group:
     """Return the table of decisions."""
     numbers = ("prompt", "cached", "TTFT")
-    rows = table("id", "UTC", "model", "engine", *numbers, "end", right=",".join(numbers))
+    records = list(records)
+    governed = any(record.get("policy") not in (None, DEFAULT) for record in records)
+    columns = ("id", "UTC", "model", *(("rule",) if governed else ()), "backend", *numbers, "end")
+    rows = table(*columns, right=",".join(numbers))
     for record in records:
         outcome, refusal = record.get("outcome") or {}, record.get("refusal")
         end = text(outcome.get("end") or "in flight")
@@ -174,6 +219,7 @@ def decisions_shown(records: Iterable[Mapping[str, Any]]) -> Group:
             text(record["id"]),
             moment(record.get("at")),
             text(record.get("model")),
+            *((_rule(record),) if governed else ()),
             text((record.get("decision") or {}).get("id")),
             number(record.get("prompt_tokens")),
             _pair(outcome, "cached_tokens", number),
@@ -181,6 +227,12 @@ def decisions_shown(records: Iterable[Mapping[str, Any]]) -> Group:
             f"{end}: {refusal['status']} {text(refusal['reason'])}" if refusal else end,
         )
     return Group(rows, Text("cached, TTFT: predicted / actual", style="dim"))
+
+
+def _rule(record: Mapping[str, Any]) -> str:
+    """Return the policy, without its namespace, and the rule."""
+    policy, rule = text(record.get("policy")), text(record.get("rule"))
+    return policy if policy in (DEFAULT, text(None)) else f"{policy.rpartition('/')[2]}/{rule}"
 
 
 def _pair(outcome: Mapping[str, Any], key: str, show: Any) -> str:

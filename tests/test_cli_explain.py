@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from cli.explain import explained
-from cli.get import decisions_shown, engines_shown
+from cli.get import decisions_shown, engines_shown, policies_shown
 from cli.route import Unreadable, asked
 from cli.shown import TEXT_CHARS, number, percent, seconds, text
 
@@ -173,11 +173,42 @@ def test_decisions_are_a_table() -> None:
     }
     assert printed(decisions_shown([refused, flying, RECORD | {"decision": {"id": "e:1"}}])) == (
         """\
-id    UTC                  model  engine  prompt       cached           TTFT  end
-5f1d  2023-11-14 22:13:20  o      -            -        - / -          - / -  refused: 500 fault
-5f1e  2023-11-14 22:13:20  m      e:1       4096        - / -      20 ms / -  in flight
-5f1c  2023-11-14 22:13:20  m      e:1       4096  3968 / 3936  20 ms / 50 ms  finished
+id    UTC                  model  backend  prompt       cached           TTFT  end
+5f1d  2023-11-14 22:13:20  o      -             -        - / -          - / -  refused: 500 fault
+5f1e  2023-11-14 22:13:20  m      e:1        4096        - / -      20 ms / -  in flight
+5f1c  2023-11-14 22:13:20  m      e:1        4096  3968 / 3936  20 ms / 50 ms  finished
 cached, TTFT: predicted / actual"""
+    )
+
+
+def test_decisions_name_their_rules_where_policies_route() -> None:
+    governed = RECORD | {"policy": "default/burst", "rule": "spill", "decision": {"id": "e:1"}}
+    plain = RECORD | {"policy": "default", "rule": "default", "decision": {"id": "e:1"}}
+    refused = RECORD | {"policy": None, "rule": None, "decision": None}
+    lines = printed(decisions_shown([governed, plain, refused])).splitlines()
+    assert [line.split()[4] for line in lines[:4]] == ["backend", "burst/spill", "default", "-"]
+
+
+def test_policies_are_a_table_with_what_is_wrong_below() -> None:
+    finding = {"file": "p.yaml", "line": 3, "col": 5, "code": "unknown-field", "message": "no"}
+    said = {
+        "revision": 4,
+        "rolled_back": False,
+        "policies": [
+            {"name": "default/burst", "priority": 7, "mode": "Enforce", "rules": ["a", "b"]}
+        ],
+        "source": "policies",
+        "rejected": True,
+        "findings": [finding],
+    }
+    assert printed(policies_shown(said)) == (
+        """\
+policy         priority  mode     rules
+default/burst         7  Enforce  a, b
+revision 4
+from policies
+the last edit was rejected; the set before it is in force
+p.yaml:3:5: unknown-field: no"""
     )
 
 
