@@ -1,0 +1,221 @@
+"""An answer on its way through the gateway: who gave it, how it ended, what it used. Pure.
+
+Passes on all that it reads. How much of that is wanted is a setting: the stream to the gateway is
+open as long, and a coordinator that ends meanwhile may cut the answer off.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from coordinator.apis import Api
+from coordinator.envoy import contract
+from coordinator.envoy.messages import (
+    Aborted,
+    BodyMode,
+    Broken,
+    Continue,
+    Effect,
+    Finished,
+    FirstToken,
+    Headers,
+    Note,
+    Part,
+    Piece,
+    Said,
+    Served,
+    Unseen,
+)
+from coordinator.limits import Usage
+from coordinator.sse import Carried, read_answer, stream_of
+
+WHOLE_BYTES = 8 * 2**20
+"""Of an answer that is not streamed; a longer one is passed on and not read."""
+
+EVENTS = "text/event-stream"
+
+
+class Interest(Enum):
+    """What is wanted of an answer."""
+
+    NONE = "none"
+    """Nothing: the gateway is left alone once it knows where to send the request. Unless it wants
+    bodies back: then they are passed on, unread."""
+    SERVED = "served"
+    """Its head: the status, and the endpoint that it comes from."""
+    USAGE = "usage"
+    """All of it, to count its tokens."""
+
+
+class Reading(Protocol):
+    """How answers are read: in the API that the backend speaks."""
+
+    @property
+    def is_foreign(self) -> bool:
+        """The client speaks another: what goes on is not what comes."""
+        ...
+
+    def stream(self) -> Carried:
+        """Return what carries a stream."""
+        ...
+
+    def whole(self, status: int, body: bytes) -> tuple[bytes, Usage, str | None]:
+        """Return what goes on of a whole answer, its usage, and why it ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """Answers in the client's own API."""
+
+    api: Api = Api.OPENAI_CHAT
+    usage_asked: bool = True
+    is_foreign: bool = False
+
+    def stream(self) -> Carried:
+        return stream_of(self.api, self.usage_asked)
+
+    def whole(self, status: int, body: bytes) -> tuple[bytes, Usage, str | None]:
+        return body, *(read_answer(body, self.api) if status == 200 else (Usage(), None))
+
+
+@dataclass(slots=True)
+class Following:
+    """One answer."""
+
+    interest: Interest
+    endpoints: tuple[str, ...] = ()
+    """What the gateway was told."""
+    reading: Reading = Native()
+    set_headers: Headers = ()
+    shows_served: bool = False
+    """The conformance suite wants to see where the request went."""
+    is_done: bool = False
+    _status: int | None = None
+    _is_stream: bool = False
+    _stream: Carried | None = None
+    _whole: bytearray | None = field(default=None, repr=False)
+    _began: bool = False
+    _usage: Usage = field(default_factory=Usage)
+    _finish: str | None = None
+
+    def wants_response(self, mode: BodyMode, watches: bool) -> bool:
+        """Whether the stream is to stay open.
+
+        It is wherever bodies must be given back: what the gateway has sent of an answer by the
+        time it hears of the end would be lost, and the client would get a shorter one.
+        """
+        if watches or self.interest is Interest.USAGE or mode is BodyMode.DUPLEX:
+            return True
+        return self.interest is Interest.SERVED or self.shows_served
+
+    def take(self, said: Said, mode: BodyMode, watches: bool) -> Sequence[Effect]:
+        """Return what follows from a message about the response."""
+        if said.part == "response_headers":
+            effects = self._head(said, mode, watches)
+        elif said.part == "response_body":
+            effects = self._body(said, mode)
+        else:
+            effects = [*self._rest(mode), Continue("response_trailers"), *self._end()]
+        return [e for e in effects if not isinstance(e, Continue | Piece)] if watches else effects
+
+    def left(self) -> Sequence[Note]:
+        """Return what follows from a stream that has ended."""
+        if self.is_done:
+            return ()
+        self.is_done = True
+        if self._status is not None and not self._began:
+            return (Unseen(),)  # no body was ever to come here
+        if self._stream is not None:
+            tokens = self._stream.usage.completion_tokens or self._stream.pieces
+            return (Aborted(Usage(completion_tokens=tokens, partial=True)),)
+        return (Aborted(Usage(partial=True)),)
+
+    def _head(self, said: Said, mode: BodyMode, watches: bool) -> list[Effect]:
+        status = contract.value(said.headers, ":status") or ""
+        self._status = int(status) if status.isdecimal() else 0
+        served = contract.served(said.metadata, said.attributes)
+        effects: list[Effect] = []
+        sets = [*self.set_headers]
+        if served is not None:
+            known = served in self.endpoints
+            effects.append(Served(served, self.endpoints.index(served) if known else None))
+            if self.shows_served:
+                sets.append((contract.SHOWN_AS, served))
+        effects.append(Continue("response_headers", set_headers=tuple(sets)))
+        if said.ends:
+            return [*effects, *self._end()]
+        bodies = watches or mode is not BodyMode.NONE
+        if (self.interest is not Interest.USAGE and mode is not BodyMode.DUPLEX) or not bodies:
+            self.is_done = True
+            return [*effects, Unseen()]
+        self._read_by(contract.value(said.headers, "content-type") or "")
+        return effects
+
+    def _read_by(self, content_type: str) -> None:
+        is_stream = content_type.partition(";")[0].strip().lower() == EVENTS
+        self._is_stream = is_stream and self._status == 200
+        if self.interest is not Interest.USAGE and not self.reading.is_foreign:
+            return
+        if self._is_stream:
+            self._stream = self.reading.stream()
+        else:
+            self._whole = bytearray()
+
+    def _body(self, said: Said, mode: BodyMode) -> list[Effect]:
+        is_first, self._began = not self._began, True
+        out, has_token = said.body, is_first and self._is_stream
+        if self._stream is not None:
+            out, has_token = self._read(self._stream, said)
+        elif self._whole is not None:
+            out = self._gather(self._whole, said)
+        effects: list[Effect] = [_passed("response_body", said, out, mode)]
+        if has_token:
+            effects.append(FirstToken())
+        return [*effects, *(self._end() if said.ends else ())]
+
+    def _read(self, stream: Carried, said: Said) -> tuple[bytes, bool]:
+        """Return what goes on, and whether the first content is in it."""
+        before = stream.has_content
+        out = stream.feed(said.body) if said.body else b""
+        if said.ends:
+            out += stream.close()
+        return out, stream.has_content and not before
+
+    def _gather(self, whole: bytearray, said: Said) -> bytes:
+        """Return what goes on of an answer that is read as a whole: at once, or at its end."""
+        whole += said.body
+        if len(whole) > WHOLE_BYTES and not self.reading.is_foreign:
+            self._whole = None
+        elif said.ends:
+            out, self._usage, self._finish = self.reading.whole(self._status or 0, bytes(whole))
+            return out if self.reading.is_foreign else said.body
+        return b"" if self.reading.is_foreign else said.body
+
+    def _rest(self, mode: BodyMode) -> list[Effect]:
+        """Return what was held of an answer that trailers end."""
+        if self._stream is not None:
+            rest = self._stream.close()
+        elif self._whole is not None:
+            rest = self._gather(self._whole, Said("response_body", ends=True))
+        else:
+            rest = b""
+        return [Piece("response_body", rest, False)] if rest and mode is BodyMode.DUPLEX else []
+
+    def _end(self) -> list[Effect]:
+        if self.is_done:
+            return []
+        self.is_done = True
+        stream = self._stream
+        if stream is None:
+            return [Finished(self._status or 0, self._usage, self._finish)]
+        if stream.failed or not stream.done:
+            return [Broken()]
+        return [Finished(self._status or 0, stream.usage, stream.finish)]
+
+
+def _passed(part: Part, said: Said, out: bytes, mode: BodyMode) -> Effect:
+    if mode is BodyMode.DUPLEX:
+        return Piece(part, out, said.ends)
+    return Continue(part, body=None if out == said.body else out)
