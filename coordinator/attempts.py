@@ -1,4 +1,4 @@
-"""One try of a request at one engine, and whether another try may follow. Pure.
+"""One try of a request at one backend, and whether another try may follow. Pure.
 
 The only place that decides about retries: one budget for each logical request, so that fallbacks
 never multiply (a fallback with retries of its own would).
@@ -18,11 +18,24 @@ class Repeat(Enum):
     """Whether a failed try may be repeated elsewhere."""
 
     SAFE = "safe"
-    """It did not run: no connection, or the engine said that it does not take it (503)."""
+    """It did not run: no connection, or the backend said that it does not take it."""
     UNCERTAIN = "uncertain"
     """It may have run: the connection broke or timed out after the request was sent."""
     FORBIDDEN = "forbidden"
-    """Bytes have reached the client, or the engine answered otherwise."""
+    """Bytes have reached the client, or the backend answered otherwise."""
+
+
+class Fault(Enum):
+    """What a failed try says of a provider, as metrics name it."""
+
+    UNREACHABLE = "unreachable"
+    """No connection: refused, not in time, no such name, or no certificate that holds."""
+    BUSY = "busy"
+    """It does not take more for now."""
+    KEY_REFUSED = "key_refused"
+    """It does not accept this gateway's key: ours to mend."""
+    BROKE = "broke"
+    """It hung up, was too slow, or failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +43,17 @@ class Attempt:
     """A try that failed, as the decision record shows it."""
 
     engine: EngineId
+    """The backend's id, a provider's too."""
     repeat: Repeat
     reason: str
     reached: bool = True
     """Whether there was a connection."""
+    fault: Fault | None = None
+    """`None`: it says nothing of the backend."""
+    pause_s: float | None = None
+    """How long the backend asked to be left alone."""
+    waited_s: float | None = None
+    """The timeout of its own that it went beyond."""
 
 
 def may_repeat(failed: Sequence[Attempt]) -> bool:

@@ -6,6 +6,8 @@ Made for those who look at one: the winner, its fallbacks, a record that is read
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from coordinator.apis import Api
+from coordinator.dialects import Dialect
 from coordinator.engines import Engine, EngineView
 from lineside.ids import EngineId, ModelName
 
@@ -15,19 +17,28 @@ ASLEEP = "the engine sleeps"
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A third party, as an `InferenceProvider` names it. It answers to OpenAI's API."""
+    """A third party, as an `InferenceProvider` names it."""
 
     id: EngineId
     base_url: str
+    """What the paths of its dialect are below."""
     endpoint: str
     upstream: dict[ModelName, str] = field(default_factory=dict)
     """What it calls each model."""
+    dialect: Dialect = field(default_factory=Dialect)
+    timeout_s: float | None = None
+    """For one whole answer. `None`: the gateway's own timeouts alone."""
     rank: None = None
     """Providers have none; engines do."""
 
 
 Backend: TypeAlias = Engine | Provider
 """What a candidate stands for."""
+
+
+def spoken(target: Backend, api: Api) -> Api | None:
+    """Return the API in which a backend is asked for a client's API; `None`: it cannot serve it."""
+    return api if isinstance(target, Engine) else target.dialect.spoken(api)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +74,7 @@ class Candidate:
     stage: str = ""
     """Of the policy's route, for those that were ranked."""
     dropped_by: str = ""
-    """Empty for those that were ranked; else `away`, `asleep`, `failing`, or a part of a policy."""
+    """Empty if ranked; else `away`, `asleep`, `failing`, `subset`, or a part of a policy."""
     why: str = ""
     """In the words of the policy that dropped it."""
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from coordinator.answers import Answers
+from coordinator.bars import Bar, bars
 from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
+from coordinator.cooldowns import Cooldowns
 from coordinator.engines import Engine, EngineView
 from coordinator.inflight import InFlight
 from coordinator.measurement import (
@@ -30,7 +32,7 @@ from coordinator.overlay import STRIDE, Overlay
 from coordinator.predict import Predictor
 from coordinator.pressure import Pressure
 from coordinator.recent import RecentWork
-from coordinator.route import Decision, decide
+from coordinator.route import NO_BARS, Decision, decide
 from coordinator.rules import Bench, Rules, Saturated
 from coordinator.targets import Layout
 from coordinator.tokens import Tokenized, TokenState
@@ -128,6 +130,7 @@ class Decider:
     pressure: Pressure = field(default_factory=Pressure)
     newcomers: Newcomers = field(default_factory=Newcomers)
     answers: Answers = field(default_factory=Answers)
+    cooldowns: Cooldowns = field(default_factory=Cooldowns)
     outstanding_s: float = OUTSTANDING_S
     clock: Clock
     rng: random.Random
@@ -201,9 +204,20 @@ class Decider:
         expected = self.answers.expected_tokens(
             seen.tenant, ModelName(seen.request.model), seen.request.max_tokens
         )
-        outlook = RequestOutlook(seen.bench, self.answers, self.predictor, expected)
+        outlook = RequestOutlook(
+            seen.bench, self.answers, self.predictor, seen.load_tokens, expected
+        )
         outside = () if subset is None else layout.outside(seen.plan.targets, subset)
-        return decide(seen.plan, parts, layout, outlook, self.rng, outside), keys
+        barred = self._bars(seen, now)
+        return decide(seen.plan, parts, layout, outlook, self.rng, outside, barred), keys
+
+    def _bars(self, seen: Seen, now: float) -> Mapping[int, Bar]:
+        """Return which providers are out of the running."""
+        layout, cooldowns = seen.bench.layout, self.cooldowns
+        if not layout.providers:
+            return NO_BARS  # nearly always
+        there = (place for place in seen.plan.targets if layout.providers >> place & 1)
+        return bars(layout, there, seen.request.api, cooldowns, now)
 
     def welcome(self, engine: Engine) -> None:
         """Note that an engine is new, or back: it is not to be buried by what is cold."""

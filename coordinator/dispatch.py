@@ -1,22 +1,36 @@
 """A routed request to its backend: connect, send, and take a fallback where that is safe.
 
 Turns every way in which a send can fail into an `Attempt`; whether another try follows is the
-service's word. Never called again once an engine has answered, unless with a 503.
+service's word. Never called again once a backend has answered, unless it said that it does not take
+the request.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable
 from io import BytesIO
 
 import aiohttp
+from aiohttp.base_protocol import BaseProtocol
 from multidict import CIMultiDict
+from yarl import URL
 
+from coordinator.apis import METERED, Api
 from coordinator.attempts import Attempt, Repeat
+from coordinator.attempts import Fault as ProviderFault
+from coordinator.candidates import Provider, spoken
 from coordinator.config import Timeouts
+from coordinator.cooldowns import asked_pause_s
 from coordinator.credentials import Credentials
 from coordinator.engines import Engine
 from coordinator.providers import ProviderKeys
-from coordinator.refusal import Refusal, UpstreamBroken, UpstreamUnreachable
+from coordinator.refusal import (
+    KEY_REFUSED,
+    Refusal,
+    UpstreamBroken,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
 from coordinator.service import Routed, Service
 from lineside.ids import EngineId
 from policies.reserved import HEADERS, HOP_BY_HOP
@@ -27,11 +41,20 @@ KEEP_ALIVE_S = 4.0
 WHOLE_BYTES = 2**20
 """A longer body is handed to the socket in parts, so that nothing else waits for it."""
 
+ERROR_BYTES = 2**20
+"""A refusal that is read for what it refuses ends here."""
+
 UNAVAILABLE = frozenset({503})
 """The one answer of an engine after which another backend is tried."""
 
 PROVIDER_UNAVAILABLE = frozenset({429, 503, 529})
 """Answers of a provider that did not run the request."""
+
+UNFIT = frozenset({400, 422})
+"""Answers of a backend that refuses a part of the body."""
+
+_STREAMS = {Api.BEDROCK_CONVERSE: "application/vnd.amazon.eventstream"}
+"""What a stream is asked for as, where that is no `text/event-stream`."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -52,7 +75,7 @@ _NOT_FORWARDED = HOP_BY_HOP | {
 
 
 class Dispatcher:
-    """Sends requests to engines."""
+    """Sends requests to backends."""
 
     def __init__(
         self,
@@ -65,67 +88,155 @@ class Dispatcher:
         """`suspect` hears of engines that a request could not connect to."""
         self._service = service
         self._session = session
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s)
+        connect_s = timeouts.connect_s
+        # Looking up a name counts too.
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
         self._suspect = suspect
         self._provider_keys = provider_keys
 
     async def send(
         self, routed: Routed, path: str, headers: CIMultiDict[str]
     ) -> aiohttp.ClientResponse | Refusal:
-        """Return the first backend's answer, or why there is none."""
+        """Return the first backend's answer, or why there is none.
+
+        `path` and `headers` are the client's, for engines; a provider gets none of them.
+        """
+        stripped: EngineId | None = None
         while True:
             answer = await self._try(routed, path, headers)
-            if not isinstance(answer, Attempt):
-                if not self._elsewhere(routed, answer.status):
-                    return answer
+            if isinstance(answer, Attempt):
+                if not answer.reached and isinstance(routed.target, Engine):
+                    self._suspect(answer.engine)
+                if self._service.fallback(routed, answer):
+                    continue
+                return _unanswered(routed, answer)
+            target = routed.target.id
+            if stripped == target and answer.status < 300:
+                now = self._service.clock.monotonic()
+                self._service.bodies.capabilities.refused_usage(target, now)
+            refused = self._refused(routed, answer)
+            if refused is not None and self._service.fallback(routed, refused):
                 answer.close()
-                continue
-            if not answer.reached:
-                self._suspect(answer.engine)
-            if not self._service.fallback(routed, answer):
-                if answer.repeat is Repeat.SAFE:
-                    return UpstreamUnreachable(len(routed.record.attempts))
-                return UpstreamBroken()
+            elif stripped != target and await self._is_unmetered_better(routed, answer):
+                stripped = target
+                answer.close()
+            else:
+                return answer
 
-    def _elsewhere(self, routed: Routed, status: int) -> bool:
-        """Move on from a backend that says that it did not take the request."""
-        kind = routed.candidate.type
-        refusing = UNAVAILABLE if kind == "engine" else PROVIDER_UNAVAILABLE
-        if status not in refusing:
+    def _refused(self, routed: Routed, answer: aiohttp.ClientResponse) -> Attempt | None:
+        """Return the attempt that an answer comes to if its backend did not take the request."""
+        kind, status = routed.candidate.type, answer.status
+        if kind == "provider" and status in KEY_REFUSED:
+            reason = f"the provider did not accept this gateway's key ({status})"
+            return Attempt(routed.target.id, Repeat.SAFE, reason, fault=ProviderFault.KEY_REFUSED)
+        if status not in (UNAVAILABLE if kind == "engine" else PROVIDER_UNAVAILABLE):
+            return None
+        return Attempt(
+            routed.target.id,
+            Repeat.SAFE,
+            f"the {kind} answered {status}",
+            fault=ProviderFault.BUSY,
+            pause_s=asked_pause_s(answer.headers.get("retry-after"), self._service.clock.unix()),
+        )
+
+    async def _is_unmetered_better(self, routed: Routed, answer: aiohttp.ClientResponse) -> bool:
+        """Ask a backend once more that refuses the usage which we, not the client, asked it for."""
+        if answer.status not in UNFIT or not _is_metered(routed):
             return False
-        attempt = Attempt(routed.target.id, Repeat.SAFE, f"the {kind} answered {status}")
-        return self._service.fallback(routed, attempt)
+        if b"stream_options" not in await _peek(answer):
+            return False
+        reason = f"the {routed.candidate.type} refuses `stream_options`"
+        return self._service.again(routed, Attempt(routed.target.id, Repeat.SAFE, reason))
 
     async def _try(
         self, routed: Routed, path: str, headers: CIMultiDict[str]
     ) -> aiohttp.ClientResponse | Attempt:
         target, asked = routed.target, routed.verdict.set
+        url: str | URL
         if isinstance(target, Engine):
-            sent = headers.copy()
+            url, sent, limit_s = target.base_url + path, headers.copy(), None
             if target.rank is not None:
                 sent[RANK] = str(target.rank)
         else:
-            sent = self._provider_keys.headers(target, routed.request.stream)
+            url, sent = await self._to_provider(routed, target)
+            limit_s = target.timeout_s
         for name, value in ((asked.headers if asked else None) or {}).items():
             # Lint says so; here it holds whatever got past it.
             if name.lower() not in HEADERS and _NAME.fullmatch(name) and value.isprintable():
                 sent[name] = value
         try:
-            return await self._session.post(
-                target.base_url + path,
-                data=BytesIO(routed.body) if len(routed.body) > WHOLE_BYTES else routed.body,
-                headers=sent,
-                timeout=self._timeout,
-                allow_redirects=False,
-            )
+            async with asyncio.timeout(limit_s):
+                return await self._session.post(
+                    url,
+                    data=BytesIO(routed.body) if len(routed.body) > WHOLE_BYTES else routed.body,
+                    headers=sent,
+                    timeout=self._timeout,
+                    allow_redirects=False,
+                )
         except aiohttp.ConnectionTimeoutError:
-            return Attempt(target.id, Repeat.SAFE, "no connection in time", False)
+            return _unreachable(target.id, "no connection in time")
+        except aiohttp.ClientConnectorDNSError:
+            return _unreachable(target.id, "its name cannot be resolved")
+        except aiohttp.ClientSSLError:
+            return _unreachable(target.id, "its certificate or TLS cannot be used")
         except aiohttp.ClientConnectorError:
-            return Attempt(target.id, Repeat.SAFE, "connection refused", False)
+            return _unreachable(target.id, "connection refused")
         except aiohttp.InvalidURL:
-            return Attempt(target.id, Repeat.SAFE, "its address cannot be used", False)
+            return _unreachable(target.id, "its address cannot be used")
         except aiohttp.ClientError:
-            return Attempt(target.id, Repeat.UNCERTAIN, "the connection broke")
+            broke = ProviderFault.BROKE
+            return Attempt(target.id, Repeat.UNCERTAIN, "the connection broke", fault=broke)
+        except TimeoutError:
+            reason = f"no answer within {limit_s:g} s"
+            return Attempt(target.id, Repeat.UNCERTAIN, reason, waited_s=limit_s)
+
+    async def _to_provider(self, routed: Routed, target: Provider) -> tuple[URL, CIMultiDict[str]]:
+        """Return where a provider gets the request, and all headers that it gets with it."""
+        api = spoken(target, routed.request.api)
+        assert api is not None  # else it was no candidate
+        streams, model = routed.request.stream, target.upstream[routed.candidate.model]
+        url = target.base_url + target.dialect.path(api, model, streams)
+        accept = _STREAMS.get(api, "text/event-stream") if streams else "application/json"
+        arguments = target, url, routed.body, accept
+        if len(routed.body) > WHOLE_BYTES:  # signing reads all of it
+            return URL(url, encoded=True), await asyncio.to_thread(
+                self._provider_keys.headers, *arguments
+            )
+        return URL(url, encoded=True), self._provider_keys.headers(*arguments)
+
+
+def _unreachable(backend: EngineId, reason: str) -> Attempt:
+    return Attempt(backend, Repeat.SAFE, reason, False, ProviderFault.UNREACHABLE)
+
+
+def _unanswered(routed: Routed, last: Attempt) -> Refusal:
+    if last.waited_s is not None:
+        return UpstreamTimeout("total", last.waited_s)
+    if last.repeat is Repeat.SAFE:
+        return UpstreamUnreachable(len(routed.record.attempts))
+    return UpstreamBroken()
+
+
+def _is_metered(routed: Routed) -> bool:
+    """Whether a stream is asked for its usage by us alone."""
+    request = routed.request
+    by_client = request.api in METERED and request.usage_asked
+    return request.stream and spoken(routed.target, request.api) in METERED and not by_client
+
+
+async def _peek(answer: aiohttp.ClientResponse) -> bytes:
+    """Return an answer's body, and leave it to be read as if nobody had."""
+    loop, read = asyncio.get_running_loop(), bytearray()
+    again = aiohttp.StreamReader(BaseProtocol(loop), 2**16, loop=loop)
+    try:
+        while len(read) <= ERROR_BYTES and (part := await answer.content.readany()):
+            read += part
+    except aiohttp.ClientError as error:
+        again.set_exception(error)
+    again.feed_data(bytes(read))
+    again.feed_eof()
+    answer.content = again
+    return bytes(read)
 
 
 def session(credentials: Credentials) -> aiohttp.ClientSession:

@@ -14,11 +14,13 @@ def learn(
     record: Record,
     usage: Usage,
     own_s: float | None,
+    ttft_s: float | None,
     took_s: float,
 ) -> None:
     """Take an answer that is complete.
 
-    `own_s`: what its prefill took, where that could be told. `took_s`: from decision to end.
+    `own_s`: what its prefill took, where that could be told. `ttft_s` and `took_s`: from the choice
+    of the backend to its first token, where that is known, and to the end.
     """
     candidate, outcome = record.served_by, record.outcome
     if candidate is None or not record.comparable:
@@ -27,7 +29,7 @@ def learn(
     if tokens:
         answers.note_tokens(record.tenant, ModelName(record.model), tokens)
     if not isinstance(target, Engine):
-        answers.note_provider(target.id, candidate.model, outcome.ttft_s, took_s)
+        answers.note_provider(target.id, candidate.model, ttft_s, took_s)
         return
     if own_s is not None and usage.prompt_tokens is not None:
         said = usage.cached_tokens

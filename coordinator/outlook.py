@@ -1,11 +1,13 @@
 """What to expect of one request's answer, for policies that ask: its end and its price. Pure."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.answers import Answers
 from coordinator.engines import Engine
 from coordinator.predict import Predictor
 from coordinator.rules import Bench
+from lineside.ids import ModelName
 
 MILLION = 1e6
 
@@ -17,6 +19,8 @@ class RequestOutlook:
     bench: Bench
     answers: Answers
     predictor: Predictor
+    load_of: Callable[[ModelName], int]
+    """The prompt's tokens for a model, or an estimate."""
     expected_tokens: float
     """Of output."""
 
@@ -31,6 +35,9 @@ class RequestOutlook:
     def provider_e2e_s(self, place: int) -> float | None:
         target = self.bench.layout.inventory.targets[place]
         return self.answers.e2e_s(self.bench.layout.backends[place].id, target.model)
+
+    def provider_price(self, place: int) -> float | None:
+        return self.price(place, self.load_of(self.bench.layout.inventory.targets[place].model), 0)
 
     def price(self, place: int, uncached: int, cached: int) -> float | None:
         price = self.bench.prices[place]

@@ -13,7 +13,7 @@ from coordinator.attempts import Attempt
 from coordinator.candidates import Candidate
 from coordinator.refusal import Reply
 from coordinator.route import Decision
-from lineside.ids import TenantId
+from lineside.ids import EngineId, TenantId
 from policies.facts import Truth
 from policies.model import SetFields
 from policies.verdict import Chosen
@@ -68,6 +68,8 @@ class Record:
     """Leading tokens that the serving engine computed so long ago that it should have said so."""
     refusal: Reply | None = None
     attempts: list[Attempt] = field(default_factory=list)
+    passed_over: dict[EngineId, str] = field(default_factory=dict)
+    """Backends that its body could not be put to, and what stands in the way."""
     outcome: Outcome = field(default_factory=Outcome)
 
     @property
@@ -141,6 +143,7 @@ class Record:
             **_verdict_json(decision),
             "candidates": [_candidate_json(candidate) for candidate in candidates],
             "attempts": [_attempt_json(attempt) for attempt in self.attempts],
+            "passed_over": self.passed_over,
             "outcome": self._outcome_json(),
         }
         return shown

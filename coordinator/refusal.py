@@ -5,7 +5,7 @@ repeat a prompt, and name nothing of another tenant.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -52,6 +52,14 @@ class NothingInSubset:
 
 
 @dataclass(frozen=True, slots=True)
+class ProvidersPause:
+    """Every backend that policies leave is a provider that takes no requests for now."""
+
+    model: str
+    retry_after_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class Overloaded:
     """Every engine that may serve the request has more before it than a request may wait for."""
 
@@ -78,29 +86,35 @@ class OverLimit:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamUnreachable:
-    """Every try ended before an engine had the request."""
+    """Every try ended before a backend had the request."""
 
     tries: int
+    by: str = "engine"
+    """The kind of backend, as `Candidate.type`."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamBroken:
-    """The engine had the request and hung up. It may have run, so it is not sent twice."""
+    """The backend had the request and hung up. It may have run, so it is not sent twice."""
+
+    by: str = "engine"
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamTimeout:
-    """The engine was too slow in one phase: `connect`, `first_token`, `idle` or `total`."""
+    """The backend was too slow in one phase: `connect`, `first_token`, `idle` or `total`."""
 
     phase: str
     seconds: float
+    by: str = "engine"
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamError:
-    """The engine answered with an error that is no client's fault, or in no client's shape."""
+    """The backend answered with an error that is no client's fault, or in no client's shape."""
 
     status: int
+    by: str = "engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +147,30 @@ class Draining:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseUnknown:
+    """No engine is known to hold the response that is asked for, or gone on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseGone:
+    """The engine that held the response is gone, and the response with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotServed:
+    """The backend that serves the model does not have this API."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotCounted:
+    """Nothing that may see the request can count its tokens now."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class NotFound:
     """The door has no such path."""
 
@@ -157,6 +195,8 @@ Refusal: TypeAlias = (
     | NoEngineReady
     | PolicyDenied
     | NothingAllowed
+    | NothingInSubset
+    | ProvidersPause
     | Overloaded
     | BodyTooLarge
     | OverLimit
@@ -169,6 +209,10 @@ Refusal: TypeAlias = (
     | BodyWithheld
     | DecisionTimeout
     | Draining
+    | ResponseUnknown
+    | ResponseGone
+    | NotServed
+    | NotCounted
     | NotFound
     | MethodNotAllowed
     | Fault
@@ -181,7 +225,6 @@ class Reply:
 
     status: int
     reason: str
-    | NothingInSubset
     type: str
     message: str
     param: str | None = None
@@ -211,6 +254,8 @@ REASONS = (
     "no_engine_ready",
     "policy_denied",
     "nothing_allowed",
+    "nothing_in_subset",
+    "providers_pause",
     "overloaded",
     "body_too_large",
     "over_limit",
@@ -223,6 +268,10 @@ REASONS = (
     "body_withheld",
     "decision_timeout",
     "draining",
+    "response_unknown",
+    "response_gone",
+    "not_served",
+    "not_counted",
     "not_found",
     "method_not_allowed",
     "fault",
@@ -239,7 +288,6 @@ def to_reply(refusal: Refusal) -> Reply:
             names = ", ".join(f"`{name}`" for name in served[:20]) or "none yet"
             text = f"the model `{model[:200]}` does not exist; served models: {names}"
             return Reply(404, "unknown_model", "NotFoundError", text, "model")
-    "nothing_in_subset",
         case NoEngineReady(model):
             text = f"no engine that serves `{model[:200]}` can be reached; try again shortly"
             return Reply(503, "no_engine_ready", "ServiceUnavailableError", text, None, RETRY_SOON)
@@ -250,6 +298,15 @@ def to_reply(refusal: Refusal) -> Reply:
         case NothingAllowed(model, source):
             text = f"policy `{source}` leaves no backend for `{model[:200]}` now; try again later"
             return Reply(503, "nothing_allowed", "ServiceUnavailableError", text, None, RETRY_SOON)
+        case NothingInSubset(model):
+            text = f"no endpoint of the gateway's subset can take `{model[:200]}` now; try again"
+            return Reply(
+                503, "nothing_in_subset", "ServiceUnavailableError", text, None, RETRY_SOON
+            )
+        case ProvidersPause(model, retry):
+            text = f"the providers of `{model[:200]}` take no requests now; try again in {retry} s"
+            headers = {"retry-after": str(retry)}
+            return Reply(503, "providers_pause", "ServiceUnavailableError", text, None, headers)
         case Overloaded(model, wait, retry):
             text = (
                 f"every engine for `{model[:200]}` is {wait:.0f} s behind; try again in {retry} s"
@@ -278,15 +335,12 @@ def to_reply(refusal: Refusal) -> Reply:
             text = "this coordinator is shutting down; send the request again"
             headers = {**RETRY_SOON, "connection": "close"}
             return Reply(503, "draining", "ServiceUnavailableError", text, None, headers)
+        case ResponseUnknown() | ResponseGone() | NotServed() | NotCounted():
+            return _missing_reply(refusal)
         case NotFound():
             return Reply(404, "not_found", "NotFoundError", "there is no such path here")
         case MethodNotAllowed(allowed):
             text = f"this path takes {allowed} only"
-        case NothingInSubset(model):
-            text = f"no endpoint of the gateway's subset can take `{model[:200]}` now; try again"
-            return Reply(
-                503, "nothing_in_subset", "ServiceUnavailableError", text, None, RETRY_SOON
-            )
             headers = {"allow": allowed}
             return Reply(405, "method_not_allowed", "MethodNotAllowedError", text, None, headers)
         case Fault(request_id):
@@ -305,7 +359,14 @@ _DENIED = {
 """What OpenAI clients call a rejection; any other is a denied permission."""
 
 KEY_REFUSED = (401, 403)
-"""What an engine answers to a gateway without its key."""
+"""What a backend answers to a gateway without its key."""
+
+_Upstream: TypeAlias = UpstreamUnreachable | UpstreamBroken | UpstreamTimeout | UpstreamError
+
+
+def blamed(refusal: Refusal, kind: str) -> Refusal:
+    """Return a refusal that names the kind of backend whose fault it is: `engine`, `provider`."""
+    return replace(refusal, by=kind) if isinstance(refusal, _Upstream) else refusal
 
 
 def _hidden_reply(refusal: BodyTruncated | BodyWithheld) -> Reply:
@@ -319,26 +380,42 @@ def _hidden_reply(refusal: BodyTruncated | BodyWithheld) -> Reply:
     return Reply(500, "body_withheld", "InternalServerError", text)
 
 
-def _upstream_reply(
-    refusal: UpstreamUnreachable | UpstreamBroken | UpstreamTimeout | UpstreamError,
-) -> Reply:
+def _upstream_reply(refusal: _Upstream) -> Reply:
     match refusal:
-        case UpstreamUnreachable(tries):
-            text = f"no engine could be reached in {tries} tries; send the request again"
+        case UpstreamUnreachable(tries, by):
+            text = f"no {by} could be reached in {tries} tries; send the request again"
             return Reply(502, "upstream_unreachable", "BadGatewayError", text, None, RETRY_SOON)
-        case UpstreamBroken():
-            text = "the engine broke off; it may have run the request, so it was not sent twice"
+        case UpstreamBroken(by):
+            text = f"the {by} broke off; it may have run the request, so it was not sent twice"
             return Reply(502, "upstream_broken", "BadGatewayError", text)
-        case UpstreamTimeout(phase, seconds):
+        case UpstreamTimeout(phase, seconds, by):
             waited = phase.replace("_", " ")
-            text = f"the engine took longer than {seconds:g} s ({waited} timeout)"
+            text = f"the {by} took longer than {seconds:g} s ({waited} timeout)"
             return Reply(504, "upstream_timeout", "GatewayTimeoutError", text)
-        case UpstreamError(status) if status in KEY_REFUSED:
-            text = "the engine did not accept this gateway's key; its operator must set it"
+        case UpstreamError(status, by) if status in KEY_REFUSED:
+            text = f"the {by} did not accept this gateway's key; its operator must set it"
             return Reply(502, "upstream_error", "BadGatewayError", text)
-        case UpstreamError(status):
-            text = f"the engine failed, with status {status}"
+        case UpstreamError(status, by):
+            text = f"the {by} failed, with status {status}"
             again = RETRY_SOON if status == 503 else {}
             return Reply(502, "upstream_error", "BadGatewayError", text, None, again)
+        case _:
+            assert_never(refusal)
+
+
+def _missing_reply(refusal: ResponseUnknown | ResponseGone | NotServed | NotCounted) -> Reply:
+    match refusal:
+        case ResponseUnknown():
+            text = "no engine here is known to hold this response; send the whole conversation"
+            return Reply(404, "response_unknown", "NotFoundError", text, "response_id")
+        case ResponseGone():
+            text = "the engine that held this response is gone; send the whole conversation"
+            return Reply(404, "response_gone", "NotFoundError", text, "response_id")
+        case NotServed(model):
+            text = f"what serves `{model[:200]}` does not have this API; use another"
+            return Reply(404, "not_served", "NotFoundError", text)
+        case NotCounted(model):
+            text = f"nothing can count tokens for `{model[:200]}` now; try again shortly"
+            return Reply(503, "not_counted", "ServiceUnavailableError", text, None, RETRY_SOON)
         case _:
             assert_never(refusal)

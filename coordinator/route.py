@@ -4,11 +4,13 @@ Candidates are made for those who look at one: the winner, its fallbacks, a reco
 """
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Protocol
 
+from coordinator.bars import Bar, mask_of
 from coordinator.candidates import Candidate
 from coordinator.engines import Engine
 from coordinator.measurement import Part
@@ -38,6 +40,10 @@ class Outlook(Protocol):
         """Return the money that the request costs at a place; `None`: no price is known."""
         ...
 
+    def provider_price(self, place: int) -> float | None:
+        """Return the same of a provider, which has nothing of it cached as far as we know."""
+        ...
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -48,6 +54,8 @@ class Decision:
     columns: "Columns"
     outside: tuple[int, ...] = ()
     """Places that are not in the subset to choose from."""
+    bars: Mapping[int, Bar] = field(default_factory=dict)
+    """Places of providers that could not be chosen, and why."""
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -68,6 +76,11 @@ class Decision:
             return ()
         return self.chosen, *self.fallbacks(len(self.verdict.ranked))
 
+    def in_turn(self) -> Iterator[Candidate]:
+        """Yield the ranked ones, each made when it comes to it."""
+        yield self.chosen
+        yield from self.ranked[1:]
+
     def fallbacks(self, most: int) -> tuple[Candidate, ...]:
         """Return the first of those behind the chosen one."""
         assert isinstance(self.verdict, Chosen)
@@ -82,7 +95,7 @@ class Decision:
 
     @cached_property
     def dropped(self) -> tuple[Candidate, ...]:
-        """The others: dropped by policies, out of the running, outside of the subset."""
+        """The others: dropped by policies, out of the running, barred, outside of the subset."""
         by_policy = [
             self._at(each.target, dropped_by=str(each.source), why=each.why)
             for each in self.verdict.dropped
@@ -94,10 +107,16 @@ class Decision:
         ]
         gone = {each.target for each in self.verdict.dropped}
         gone |= {place for part in self.parts for place, _, _ in part.field.out}
+        barred = [
+            self._at(p, dropped_by=bar.by, why=bar.why)
+            for p, bar in self.bars.items()
+            if p not in gone
+        ]
+        gone |= self.bars.keys()
         others = [
             self._at(p, dropped_by="subset", why=_OUTSIDE) for p in self.outside if p not in gone
         ]
-        return (*by_policy, *out, *others)
+        return (*by_policy, *out, *barred, *others)
 
     def _at(self, place: int, stage: str = "", dropped_by: str = "", why: str = "") -> Candidate:
         part, number = self.columns.at(place)
@@ -122,6 +141,7 @@ class Decision:
         )
 
 
+NO_BARS: Mapping[int, Bar] = MappingProxyType({})
 _OUTSIDE = "not in the subset to choose from"
 
 
@@ -132,10 +152,12 @@ def decide(
     outlook: Outlook,
     rng: random.Random,
     outside: Iterable[int] = (),
+    bars: Mapping[int, Bar] = NO_BARS,
 ) -> Decision:
     """Let the policies choose among what was measured; equal costs come in random order.
 
-    `outside`: places that cannot be chosen, whatever policies say.
+    `outside`: places that cannot be chosen, whatever policies say. `bars`: nor these, but those that
+    are not certain are where the policies find nothing else.
     """
     out, outside = 0, tuple(outside)
     for place in outside:
@@ -144,8 +166,12 @@ def decide(
         for place, _, _ in part.field.out:
             out |= 1 << place
     columns = Columns(parts, outlook)
-    verdict = plan.decide(Measured(columns.column, columns.ranking), rng, out)
-    return Decision(verdict, layout, columns, outside)
+    measured = Measured(columns.column, columns.ranking)
+    verdict = plan.decide(measured, rng, out | mask_of(bars))
+    if isinstance(verdict, Empty) and not all(bar.is_certain for bar in bars.values()):
+        verdict = plan.decide(measured, rng, out | mask_of(bars, certain_only=True))
+        bars = {place: bar for place, bar in bars.items() if bar.is_certain}
+    return Decision(verdict, layout, columns, outside, bars)
 
 
 class Columns:
@@ -196,8 +222,7 @@ class Columns:
             case Measure.PREDICTED_E2E:
                 return self._outlook.provider_e2e_s(place)
             case Measure.COST:
-                loads = [part.facts.load_tokens for part in self.parts]
-                return self._outlook.price(place, loads[0], 0) if loads else None
+                return self._outlook.provider_price(place)
             case _:
                 return None
 

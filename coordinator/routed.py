@@ -1,10 +1,11 @@
 """A request that was decided: on its way, or refused. Pure; the service alone writes them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from coordinator.candidates import Backend, Candidate
 from coordinator.canonical import Canonical
+from coordinator.cooldowns import Pause
 from coordinator.decider import Keys, Seen
 from coordinator.engines import EngineView
 from coordinator.inflight import Lease
@@ -12,6 +13,7 @@ from coordinator.limits import Reservation
 from coordinator.overlay import Claim
 from coordinator.records import Record
 from coordinator.refusal import Refusal
+from lineside.ids import EngineId
 from policies.verdict import Chosen
 
 
@@ -36,6 +38,8 @@ class Routed:
     """When the backend was chosen that has the request now."""
     own_s: float | None = None
     """What its prefill took, where that could be told."""
+    ttft_s: float | None = None
+    """From `decided` to its first token."""
 
     @property
     def target(self) -> Backend:
@@ -51,17 +55,23 @@ class Refused:
     refusal: Refusal
 
 
-def next_of(record: Record, views: Iterable[EngineView]) -> Candidate | None:
-    """Return the next fallback: the first in order that is sound, else the first."""
+def rest_of(
+    record: Record, views: Iterable[EngineView], pause: Callable[[EngineId], Pause | None]
+) -> list[Candidate]:
+    """Return the fallbacks that are left, in order: those that are sound, then the others.
+
+    `pause`: a provider's cooldown of now; one that may have begun after the decision.
+    """
     if record.decision is None:
-        return None
-    tried = {attempt.engine for attempt in record.attempts}
+        return []
+    tried = {attempt.engine for attempt in record.attempts} | record.passed_over.keys()
     seen = {view.engine.id: view for view in views}
-    left = [
-        candidate
-        for candidate in record.decision.ranked
-        if candidate.target.id not in tried
-        and not ((view := seen.get(candidate.target.id)) and view.away)
-    ]
-    sound = (c for c in left if not ((view := seen.get(c.target.id)) and view.failing))
-    return next(sound, next(iter(left), None))
+    sound: list[Candidate] = []
+    others: list[Candidate] = []
+    for candidate in record.decision.ranked:
+        target = candidate.target.id
+        view, paused = seen.get(target), pause(target)
+        if target in tried or (view and view.away) or (paused and paused.is_certain):
+            continue
+        (others if paused or (view and view.failing) else sound).append(candidate)
+    return sound + others

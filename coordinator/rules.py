@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 from coordinator.candidates import Backend, Provider
 from coordinator.cluster import Cluster
+from coordinator.dialects import Dialect, root_of
 from coordinator.engines import Engine, EngineView
 from coordinator.targets import Layout
 from lineside.ids import EngineId, ModelName
-from policies.checks.kinds import BASES, SERVED_TYPES
 from policies.evaluate import Bound, PolicySet, compile_
 from policies.facts import Target
 from policies.inventory import EngineFacts, Members, inventory_of, members_of, saturations
@@ -25,7 +25,6 @@ from policies.model import (
     InferenceProvider,
     InferenceWorkerSet,
     Price,
-    ProviderSpec,
     Resource,
     Saturation,
 )
@@ -241,28 +240,25 @@ def _facts(engine: Engine) -> EngineFacts:
 
 
 def _is_served(resource: InferenceProvider) -> bool:
-    """Whether requests can be sent to a provider: in OpenAI's API, to an address that is one.
+    """Whether requests can be sent to a provider: to an address that is one.
 
     Lint names the others; they are no targets, whatever got past it.
     """
     spec = resource.spec
     try:
-        parts = urlsplit(address(spec))
-        return spec.type in SERVED_TYPES and bool(parts.hostname) and "@" not in parts.netloc
+        parts = urlsplit(root_of(spec))
+        return bool(spec.root and parts.hostname) and "@" not in parts.netloc
     except ValueError:
         return False
 
 
-def address(spec: ProviderSpec) -> str:
-    """Return where a provider is, without the `/v1` that paths begin with."""
-    return (spec.base_url or BASES.get(spec.type, "")).rstrip("/").removesuffix("/v1")
-
-
 def _provider(resource: InferenceProvider) -> Provider:
-    spec, base_url = resource.spec, address(resource.spec)
+    spec, base_url = resource.spec, root_of(resource.spec)
     return Provider(
         id=EngineId(resource.metadata.name),
         base_url=base_url,
         endpoint=urlsplit(base_url).netloc,
         upstream={ModelName(each.name): each.upstream or each.name for each in spec.models},
+        dialect=Dialect.of(spec),
+        timeout_s=spec.timeout_s,
     )

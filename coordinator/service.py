@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from coordinator.attempts import Attempt, may_repeat
 from coordinator.audit import Audit
+from coordinator.bodies import Bodies
 from coordinator.candidates import Candidate
 from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
@@ -21,7 +22,6 @@ from coordinator.engines import Engine
 from coordinator.inflight import InFlight, Lease
 from coordinator.lessons import learn
 from coordinator.limits import Limiter, Usage
-from coordinator.outgoing import body_for
 from coordinator.overlay import Claim, Overlay
 from coordinator.predict import Predictor
 from coordinator.recent import RecentWork
@@ -33,12 +33,13 @@ from coordinator.refusal import (
     PolicyDenied,
     Refusal,
     UnknownModel,
+    blamed,
     to_reply,
 )
 from coordinator.route import Decision
 from coordinator.routed import Refused as Refused
 from coordinator.routed import Routed as Routed
-from coordinator.routed import next_of
+from coordinator.routed import rest_of
 from coordinator.tagging import Tagger
 from coordinator.tokens import Tokenized
 from coordinator.unserved import why_unserved
@@ -64,6 +65,9 @@ class Service:
     shed_wait_s: float = math.inf
     """When all engines that may serve a request are predicted to be so far behind, it is shed."""
     draining: bool = False
+
+    def __post_init__(self) -> None:
+        self.bodies = Bodies()
 
     @property
     def cluster(self) -> Cluster:
@@ -121,8 +125,13 @@ class Service:
             self.limiter.refund(granted)
             return self._refuse(record, unserved)
         assert isinstance(decision.verdict, Chosen)
-        chosen, now = decision.chosen, self.clock.monotonic()
-        body = self._body(request, chosen, decision.verdict)
+        now = self.clock.monotonic()
+        asked, announces = decision.verdict.set, self.audit.asks
+        first = self.bodies.first(request, decision.in_turn(), asked, record, announces, now)
+        if not isinstance(first, tuple):
+            self.limiter.refund(granted)
+            return self._refuse(record, first or NoEngineReady(request.model))
+        chosen, body = first
         record.overdue_tokens = self._overdue(chosen, keys)
         # What may fail is behind us: a lease that is taken gets into its door's hands.
         lease, claim = self._account(chosen, seen, keys)
@@ -168,13 +177,27 @@ class Service:
         """
         record = routed.record
         record.attempts.append(failed)
-        views = self.cluster.snapshot(self.clock.monotonic()).engines
-        candidate = next_of(record, views) if may_repeat(record.attempts) else None
-        if candidate is None or routed.seen is None:
+        if not may_repeat(record.attempts) or routed.seen is None:
             return False
-        body = self._body(routed.request, candidate, routed.verdict)
+        now = self.clock.monotonic()
+        views, cooldowns = self.cluster.snapshot(now).engines, self.decider.cooldowns
+        left = rest_of(record, views, lambda provider: cooldowns.pause(provider, now))
+        asked, announces = routed.verdict.set, self.audit.asks
+        found = self.bodies.first(routed.request, left, asked, record, announces, now)
+        if not isinstance(found, tuple):
+            return False
+        candidate, body = found
         self._move(routed, candidate, routed.seen)
         routed.body = body
+        return True
+
+    def again(self, routed: Routed, failed: Attempt) -> bool:
+        """Ask the same backend once more, without its usage; return whether that may be."""
+        routed.record.attempts.append(failed)
+        if not may_repeat(routed.record.attempts):
+            return False
+        asked = routed.verdict.set
+        routed.body = self.bodies.unmetered(routed.request, routed.candidate, asked)
         return True
 
     def fallbacks(self, routed: Routed, most: int) -> list[tuple[Candidate, bytes]]:
@@ -184,10 +207,8 @@ class Service:
         """
         decision = routed.record.decision
         assert decision is not None
-        return [
-            (each, body_for(routed.request, each, routed.verdict.set, False))
-            for each in decision.fallbacks(most)
-        ]
+        asked = routed.verdict.set
+        return list(self.bodies.each(routed.request, decision.fallbacks(most), asked))
 
     def handed_over(self, routed: Routed) -> None:
         """Let go of a request that its gateway sends by itself, and expect its first token.
@@ -216,10 +237,9 @@ class Service:
         self._settle(routed, now)
         outcome, predicted_s = routed.record.outcome, routed.candidate.predicted_ttft_s
         if outcome.ttft_s is None:
-            outcome.ttft_s = now - routed.started
+            outcome.ttft_s, routed.ttft_s = now - routed.started, now - routed.decided
             if predicted_s is not None and isinstance(routed.target, Engine):
-                took_s = now - routed.decided
-                self.decider.predictor.observe(routed.target, predicted_s, took_s)
+                self.decider.predictor.observe(routed.target, predicted_s, routed.ttft_s)
 
     def finished(
         self, routed: Routed, status: int, usage: Usage, finish: str | None, age_s: float = 0.0
@@ -246,7 +266,7 @@ class Service:
 
     def failed(self, routed: Routed, refusal: Refusal) -> bool:
         """Note that no answer came, or only a part of one."""
-        reply = to_reply(refusal)
+        reply = to_reply(blamed(refusal, routed.candidate.type))
         if not self._end(routed, "failed", reply.status):
             return False
         routed.record.refusal = reply
@@ -344,10 +364,6 @@ class Service:
         now = self.clock.monotonic()
         return self.overlay.overdue(target.group, prompt, target.id, now) * UNIT
 
-    def _body(self, request: Canonical, candidate: Candidate, verdict: Chosen) -> bytes:
-        announce = candidate.view is not None and self.audit.asks(candidate.view)
-        return body_for(request, candidate, verdict.set, announce)
-
     def _settle(self, routed: Routed, now: float) -> None:
         """Note that the prompt is in the engine's cache."""
         if routed.claim:
@@ -361,7 +377,7 @@ class Service:
             self.cluster.observe_word(engine, self.audit.word(engine))
         learn(
             self.decider.predictor, self.decider.answers, routed.record, usage, routed.own_s,
-            self.clock.monotonic() - routed.decided,
+            routed.ttft_s, self.clock.monotonic() - routed.decided,
         )  # fmt: skip
 
     def _end(self, routed: Routed, end: End, status: int | None, age_s: float = 0.0) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from coordinator.candidates import Backend
 from lineside.ids import EngineId, ModelName
 from policies.facts import Inventory
+from policies.model import BackendType
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class Layout:
     inventory: Inventory
     backends: Sequence[Backend]
     _places: Mapping[tuple[str, ModelName], int]
+    providers: int = 0
+    """The places of providers, as a bit mask."""
 
     @classmethod
     def of(cls, inventory: Inventory, backends: Mapping[str, Backend]) -> "Layout":
@@ -26,6 +29,11 @@ class Layout:
             inventory,
             [backends[target.id] for target in inventory.targets],
             {(each.id, each.model): place for place, each in enumerate(inventory.targets)},
+            sum(
+                1 << place
+                for place, each in enumerate(inventory.targets)
+                if each.type is BackendType.PROVIDER
+            ),
         )
 
     def outside(self, places: Iterable[int], subset: frozenset[str]) -> list[int]:

@@ -2,22 +2,26 @@
 
 import math
 
-from coordinator.refusal import NoEngineReady, NothingAllowed, NothingInSubset, Overloaded
+from coordinator.bars import BY_COOLDOWN
+from coordinator.refusal import (
+    NoEngineReady,
+    NothingAllowed,
+    NothingInSubset,
+    NotServed,
+    Overloaded,
+    ProvidersPause,
+    Refusal,
+)
 from coordinator.route import Decision
 from policies.verdict import Empty
 
 
-def why_unserved(
-    model: str, decision: Decision, shed_wait_s: float
-) -> NoEngineReady | NothingAllowed | NothingInSubset | Overloaded | None:
+def why_unserved(model: str, decision: Decision, shed_wait_s: float) -> Refusal | None:
     """Return the refusal that a decision comes to; `None`: its choice can have the request."""
     if isinstance(decision.verdict, Empty):
         if decision.outside:
             return NothingInSubset(model)
-        source = decision.verdict.source
-        if not source.part and decision.is_short:
-            return NoEngineReady(model)
-        return NothingAllowed(model, str(source))
+        return _empty(model, decision, str(decision.verdict.source), decision.verdict.source.part)
     if decision.chosen.wait_s <= shed_wait_s:
         return None  # nearly always: the others are not looked at
     # Where a policy ranks a provider too, that one may take what engines cannot: it waits 0 s.
@@ -25,3 +29,15 @@ def why_unserved(
     if shortest <= shed_wait_s:
         return None
     return Overloaded(model, shortest, max(1, math.ceil(shortest - shed_wait_s)))
+
+
+def _empty(model: str, decision: Decision, source: str, part: str) -> Refusal:
+    """Say why nothing was left: the first of the causes that somebody can do something about."""
+    pauses = [bar.for_s for bar in decision.bars.values() if bar.by == BY_COOLDOWN]
+    if pauses:
+        return ProvidersPause(model, max(1, math.ceil(min(pauses))))
+    if not part and decision.is_short:
+        return NoEngineReady(model)
+    if not part and decision.bars:
+        return NotServed(model)
+    return NothingAllowed(model, source)

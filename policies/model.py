@@ -7,31 +7,27 @@ those of the other kinds are ours (docs/policies.md).
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, field
 
-from policies.words import Exact, Glob, ModelWord, ResourceName
+from policies.backends import BackendSpec as BackendSpec
+from policies.backends import Credentials as Credentials
+from policies.backends import EngineAddress as EngineAddress
+from policies.backends import ModelSpec as ModelSpec
+from policies.backends import PoolSpec as PoolSpec
+from policies.backends import Price as Price
+from policies.backends import ProviderSpec as ProviderSpec
+from policies.backends import Saturation as Saturation
+from policies.backends import WorkerSetSpec as WorkerSetSpec
+from policies.strict import Labels as Labels
+from policies.strict import Number as Number
+from policies.strict import Strict as Strict
+from policies.strict import Unshown as Unshown
+from policies.words import Exact, Glob, ResourceName
 from policies.words import Name as Name  # read as ours by those who have structs of their own
 
 API_VERSION = "kinference.buoyant.io/v1alpha1"
-
-Labels: TypeAlias = Mapping[Name, Annotated[str, Meta(max_length=253)]]
-Number: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]
-Unshown = Meta(extra={"secret": True})
-"""Marks what may hold a secret: findings do not repeat it."""
-
-
-class Strict(
-    msgspec.Struct,
-    frozen=True,
-    rename="camel",
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    kw_only=True,
-):
-    """A mapping of which every field is known."""
 
 
 class BackendType(Enum):
@@ -256,90 +252,6 @@ class PolicySpec(Strict, frozen=True, kw_only=True):
     """Higher comes first."""
     mode: Mode = Mode.ENFORCE
     rules: Annotated[tuple[Rule, ...], Meta(min_length=1, max_length=1000)]
-
-
-class Price(Strict, frozen=True, kw_only=True):
-    """Money for a million tokens. `None`: not known; zero is zero."""
-
-    input: Number | None = None
-    cached_input: Number | None = None
-    output: Number | None = None
-
-
-class ModelSpec(Strict, frozen=True, kw_only=True):
-    """One model that a pool or a provider serves."""
-
-    name: ModelWord
-    """What policies and records call it. A pool's engines serve it under this name."""
-    upstream: Name | None = None
-    """What a provider calls it, where that differs."""
-    aliases: tuple[ModelWord, ...] = ()
-    classes: tuple[ModelWord, ...] = ()
-    labels: Labels = field(default_factory=dict)
-    price: Price | None = None
-
-
-class EngineAddress(Strict, frozen=True, kw_only=True):
-    """A vLLM server outside Kubernetes, as `lineside up --engine` names it."""
-
-    url: Name
-
-
-class WorkerSetSpec(Strict, frozen=True, kw_only=True):
-    """vLLM servers that are alike: pods by their labels, or a list of addresses."""
-
-    selector: Labels | None = None
-    """Labels of pods. Has no effect outside Kubernetes."""
-    engines: tuple[EngineAddress, ...] = ()
-    labels: Labels = field(default_factory=dict)
-    price: Price | None = None
-
-
-class Saturation(Strict, frozen=True, kw_only=True):
-    """From where on an engine counts as saturated; any bound that is reached does."""
-
-    queued_prompts: Annotated[int, Meta(ge=0)] | None = 4
-    kv_cache_usage: Annotated[float, Meta(ge=0, le=1)] | None = 0.95
-
-
-class PoolSpec(Strict, frozen=True, kw_only=True):
-    """Engines that serve the same models; several worker sets make one pool."""
-
-    worker_sets: tuple[Glob, ...] = ()
-    """Names of worker sets. None at all: every engine that serves one of its models."""
-    models: tuple[ModelSpec, ...] = ()
-    labels: Labels = field(default_factory=dict)
-    saturation: Saturation = field(default_factory=Saturation)
-
-
-class Credentials(Strict, frozen=True, kw_only=True):
-    """Where a provider's key is read: a file or an environment variable; never the key itself."""
-
-    file: Annotated[Name, Unshown] | None = None
-    variable: Annotated[Name, Unshown] | None = None
-
-
-class ProviderSpec(Strict, frozen=True, kw_only=True):
-    """A third party that computes requests. OpenAI's API only, for now (lint says so)."""
-
-    type: Literal["OpenAI", "Anthropic", "Bedrock", "Databricks", "AzureOpenAI"]
-    base_url: Annotated[str, Meta(pattern=r"^https?://\S+\Z", title="a URL")] | None = field(
-        default=None, name="baseURL"
-    )
-    credentials: Credentials | None = None
-    models: Annotated[tuple[ModelSpec, ...], Meta(min_length=1)]
-    labels: Labels = field(default_factory=dict)
-    timeout_s: Annotated[float, Meta(gt=0, le=3600)] | None = field(
-        default=None, name="timeoutSeconds"
-    )
-
-
-class BackendSpec(Strict, frozen=True, kw_only=True):
-    """What a gateway's route points to: a pool or a provider."""
-
-    pool: Exact | None = None
-    provider: Exact | None = None
-    failure_mode: Literal["Closed", "Open"] = "Closed"
 
 
 class Metadata(Strict, frozen=True, kw_only=True):

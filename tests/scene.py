@@ -65,6 +65,9 @@ class NoOutlook:
     def price(self, place: int, uncached: int, cached: int) -> float | None:
         return None
 
+    def provider_price(self, place: int) -> float | None:
+        return None
+
 
 def decided(
     views: Sequence[EngineView],

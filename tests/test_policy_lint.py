@@ -104,16 +104,16 @@ CASES = [
         f"{PROVIDER}  type: OpenAI\n  models: [{{name: m}}]\n"
         "  credentials: {file: a, variable: B}\n",
         [
-            "p.yaml:7:3: credentials: a key is read from `file` or from `variable`, and both is "
-            "given"
+            "p.yaml:7:3: credentials: a key is read from one of `file`, `variable`, `secret`, "
+            "`accessKey`, and `file` and `variable` are given"
         ],
         id="a key from two places",
     ),
     pytest.param(
         f"{PROVIDER}  type: OpenAI\n  models: [{{name: m}}]\n  credentials: {{}}\n",
         [
-            "p.yaml:7:3: credentials: a key is read from `file` or from `variable`, and neither is "
-            "given"
+            "p.yaml:7:3: credentials: a key is read from one of `file`, `variable`, `secret`, "
+            "`accessKey`, and none of them is given"
         ],
         id="credentials without a place",
     ),
@@ -332,8 +332,47 @@ CASES = [
     ),
     pytest.param(
         f"{PROVIDER}  type: Bedrock\n  models: [{{name: m}}]\n",
-        ["p.yaml:5:3: warning: not-yet-served: providers of type `Bedrock` get no requests yet"],
-        id="a provider with an API of its own",
+        [
+            "p.yaml:5:3: no-region: a provider of type `Bedrock` is in one region",
+            "  help: name it: `region: us-east-1`",
+        ],
+        id="a provider in no region",
+    ),
+    pytest.param(
+        f"{PROVIDER}  type: Bedrock\n  baseURL: https://b.example\n  models: [{{name: m}}]\n"
+        "  credentials: {accessKey: {}}\n",
+        [
+            "p.yaml:5:3: no-region: a provider of type `Bedrock` is in one region",
+            "  help: name it: `region: us-east-1`",
+        ],
+        id="a provider that is signed for, in no region",
+    ),
+    pytest.param(
+        f"{PROVIDER}  type: OpenAI\n  models: [{{name: m}}]\n  region: eu-west-1\n"
+        "  apiVersion: preview\n  credentials: {accessKey: {file: f}}\n",
+        [
+            "p.yaml:7:3: provider-field: `region` means nothing for a provider of type `OpenAI`",
+            "p.yaml:8:3: provider-field: `apiVersion` means nothing for a provider of type "
+            "`OpenAI`",
+            "p.yaml:9:17: provider-field: a provider of type `OpenAI` takes an API key, and signs "
+            "nothing",
+        ],
+        id="fields that another type has",
+    ),
+    pytest.param(
+        f"{PROVIDER}  type: Bedrock\n  region: eu-west-1\n  models: [{{name: m}}]\n"
+        "  apis: [openai-chat]\n",
+        ["p.yaml:8:3: provider-field: `apis` means nothing for a provider of type `Bedrock`"],
+        id="an API that a type cannot speak",
+    ),
+    pytest.param(
+        f"{PROVIDER}  type: Anthropic\n  models: [{{name: m}}]\n"
+        "  credentials: {secret: {name: s}}\n",
+        [
+            "p.yaml:7:17: warning: secret-not-read: a key in a Secret is not read yet, so the "
+            "provider is asked without one"
+        ],
+        id="a key that is not read yet",
     ),
     pytest.param(
         f"{ANNOTATED}    lineside.dev/prove: tag=pii never=Provider\n"

@@ -2,10 +2,18 @@
 
 import os
 from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials as Signer
 
 from coordinator.candidates import Provider
+from coordinator.dialects import Dialect, root_of
 from coordinator.providers import ProviderKeys
 from lineside.ids import EngineId
+from policies.backends import AccessKey, SecretKey
 from policies.model import (
     Credentials,
     InferenceProvider,
@@ -14,15 +22,17 @@ from policies.model import (
     ProviderSpec,
 )
 
-ACME = Provider(EngineId("acme"), "http://a", "a")
+ACME = Provider(EngineId("acme"), "http://a/v1", "a")
 
 
-def provider(credentials: Credentials, base_url: str = "http://a") -> InferenceProvider:
+def provider(
+    credentials: Credentials, base_url: str = "http://a", **fields: Any
+) -> InferenceProvider:
     return InferenceProvider(
         api_version="kinference.buoyant.io/v1alpha1",
         metadata=Metadata(name="acme"),
         spec=ProviderSpec(
-            type="OpenAI",
+            **{"type": "OpenAI"} | fields,
             base_url=base_url,
             credentials=credentials,
             models=(ModelSpec(name="m"),),
@@ -30,8 +40,8 @@ def provider(credentials: Credentials, base_url: str = "http://a") -> InferenceP
     )
 
 
-def sent(keys: ProviderKeys) -> str | None:
-    return keys.headers(ACME, streams=False).get("authorization")
+def sent(keys: ProviderKeys, to: Provider = ACME) -> str | None:
+    return keys.headers(to, "http://a/v1/chat/completions", b"{}").get("authorization")
 
 
 def test_a_key_that_cannot_be_read_any_more_stays(tmp_path: Path) -> None:
@@ -60,8 +70,7 @@ def test_a_request_on_its_way_to_where_a_provider_was_gets_no_key_of_where_it_is
     file.write_text("two\n")
     keys.read([provider(Credentials(file=str(file)), "http://b/v1")])
     assert sent(keys) is None
-    there = Provider(EngineId("acme"), "http://b", "b")
-    assert keys.headers(there, streams=False)["authorization"] == "Bearer two"
+    assert sent(keys, Provider(EngineId("acme"), "http://b/v1", "b")) == "Bearer two"
 
 
 def test_a_key_is_not_used_in_the_place_of_another_that_is_missing(tmp_path: Path) -> None:
@@ -80,3 +89,140 @@ def test_a_pipe_is_no_key_file_and_nobody_waits_for_it(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     keys.read([provider(Credentials(file=str(pipe)))])
     assert sent(keys) is None
+
+
+def asked(keys: ProviderKeys, resource: InferenceProvider) -> dict[str, str]:
+    """Return what a provider is sent beside what every one is."""
+    spec = resource.spec
+    target = Provider(EngineId("acme"), root_of(spec), "a", dialect=Dialect.of(spec))
+    keys.read([resource])
+    headers = keys.headers(target, "http://a/x", b"{}", "text/event-stream")
+    usual = {"content-type": "application/json", "accept-encoding": "identity"}
+    usual["accept"] = "text/event-stream"
+    assert headers.items() >= usual.items()
+    return {name: value for name, value in headers.items() if name not in usual}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"type": "OpenAI"}, {"authorization": "Bearer k"}, id="OpenAI"),
+        pytest.param({"type": "Databricks"}, {"authorization": "Bearer k"}, id="Databricks"),
+        pytest.param({"type": "AzureOpenAI"}, {"api-key": "k"}, id="Azure OpenAI"),
+        pytest.param(
+            {"type": "Anthropic"},
+            {"x-api-key": "k", "anthropic-version": "2023-06-01"},
+            id="Anthropic",
+        ),
+        pytest.param(
+            {"type": "Anthropic", "api_version": "2099-01-01"},
+            {"x-api-key": "k", "anthropic-version": "2099-01-01"},
+            id="Anthropic, another version",
+        ),
+        pytest.param(
+            {"type": "Bedrock", "region": "eu-west-1"},
+            {"authorization": "Bearer k"},
+            id="Bedrock with an API key",
+        ),
+    ],
+)
+def test_each_type_is_shown_its_key_where_it_looks(
+    fields: dict[str, Any], expected: dict[str, str]
+) -> None:
+    resource = provider(Credentials(variable="K"), **fields)
+    assert asked(ProviderKeys({"K": "k"}), resource) == expected
+
+
+AWS_FILE = (
+    "[other]\naws_access_key_id=no\n[eu]\naws_access_key_id = AKID\naws_secret_access_key = S3\n"
+)
+ENVIRON = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "S3"}
+
+
+@pytest.mark.parametrize("token", [None, "tok"])
+@pytest.mark.parametrize("in_file", [True, False], ids=["from a file", "from the environment"])
+def test_requests_to_bedrock_are_signed(tmp_path: Path, in_file: bool, token: str | None) -> None:
+    file, keys = tmp_path / "aws", ProviderKeys({})
+    if in_file:
+        file.write_text(AWS_FILE + (f"aws_session_token = {token}\n" if token else ""))
+        source = AccessKey(file=str(file), profile="eu")
+    else:
+        keys = ProviderKeys(ENVIRON | ({"AWS_SESSION_TOKEN": token} if token else {}))
+        source = AccessKey()
+    signing = provider(Credentials(access_key=source), type="Bedrock", region="eu-west-1")
+    target = Provider(EngineId("acme"), "http://a", "a", dialect=Dialect.of(signing.spec))
+    keys.read([signing])
+    url = "http://a/model/x.y-v2%3A0/converse"
+    headers = keys.headers(target, url, b'{"a": 1}')
+    again = AWSRequest("POST", url, {"content-type": "application/json"}, b'{"a": 1}')
+    again.context["timestamp"] = headers["x-amz-date"]
+    again.headers["X-Amz-Date"] = headers["x-amz-date"]
+    if token:
+        again.headers["X-Amz-Security-Token"] = token
+    signer = SigV4Auth(Signer("AKID", "S3", token), "bedrock", "eu-west-1")
+    signature = signer.signature(
+        signer.string_to_sign(again, signer.canonical_request(again)), again
+    )
+    assert headers["authorization"].endswith(f"Signature={signature}")
+    assert headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKID/")
+    assert headers.get("x-amz-security-token") == token
+
+
+@pytest.mark.parametrize(
+    ("credentials", "why"),
+    [
+        pytest.param(Credentials(variable="NONE"), "`NONE` is not in the environment", id="unset"),
+        pytest.param(Credentials(variable="ODD"), "`ODD` holds no key", id="two lines"),
+        pytest.param(
+            Credentials(secret=SecretKey(name="s")),
+            "a key in a Secret is not read yet",
+            id="a Secret",
+        ),
+        pytest.param(
+            Credentials(access_key=AccessKey()),
+            "`AWS_ACCESS_KEY_ID` or `AWS_SECRET_ACCESS_KEY` is not in the environment",
+            id="no access key in the environment",
+        ),
+        pytest.param(
+            Credentials(access_key=AccessKey(file="{folder}/none")),
+            "`credentials.accessKey.file` cannot be read: No such file or directory",
+            id="no such file",
+        ),
+        pytest.param(
+            Credentials(access_key=AccessKey(file="{folder}/aws", profile="gone")),
+            "`credentials.accessKey.file` holds no access key in that profile",
+            id="no such profile",
+        ),
+        pytest.param(
+            Credentials(access_key=AccessKey(file="{folder}/odd")),
+            "`credentials.accessKey.file` holds no access key in that profile",
+            id="no file of that kind",
+        ),
+        pytest.param(
+            Credentials(access_key=AccessKey(file="{folder}")),
+            "`credentials.accessKey.file` is no regular file",
+            id="a folder",
+        ),
+    ],
+)
+def test_why_a_key_is_missing_is_said_without_what_was_found(
+    tmp_path: Path, credentials: Credentials, why: str
+) -> None:
+    (tmp_path / "aws").write_text(AWS_FILE)
+    (tmp_path / "odd").write_text("sk-secret-in-one-line\n")
+    if (said := credentials.access_key) is not None and said.file is not None:
+        at = said.file.format(folder=tmp_path)
+        credentials = Credentials(access_key=AccessKey(file=at, profile=said.profile))
+    keys = ProviderKeys({"ODD": "one\ntwo"})
+    keys.read([provider(credentials, type="Bedrock", region="eu-west-1")])
+    assert keys.problems == {"acme": why}
+
+
+def test_a_key_that_comes_is_no_problem_any_more(tmp_path: Path) -> None:
+    file, keys = tmp_path / "key", ProviderKeys({})
+    acme = provider(Credentials(file=str(file)))
+    keys.read([acme])
+    assert list(keys.problems) == ["acme"]
+    file.write_text("one")
+    keys.read([acme])
+    assert (keys.problems, sent(keys)) == ({}, "Bearer one")

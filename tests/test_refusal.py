@@ -16,19 +16,24 @@ from coordinator.refusal import (
     Fault,
     MethodNotAllowed,
     NoEngineReady,
+    NotCounted,
     NotFound,
     NothingAllowed,
-    OverLimit,
     NothingInSubset,
     NotServed,
+    OverLimit,
     Overloaded,
     PolicyDenied,
+    ProvidersPause,
     Refusal,
+    ResponseGone,
+    ResponseUnknown,
     UnknownModel,
     UpstreamBroken,
     UpstreamError,
     UpstreamTimeout,
     UpstreamUnreachable,
+    blamed,
     to_reply,
 )
 
@@ -38,10 +43,11 @@ CASES: list[tuple[Refusal, int, str, dict[str, str]]] = [
     (NoEngineReady("m"), 503, "no_engine_ready", {"retry-after": "1"}),
     (PolicyDenied("not here", 451), 451, "policy_denied", {}),
     (NothingAllowed("m", "ns/p/r/x"), 503, "nothing_allowed", {"retry-after": "1"}),
+    (NothingInSubset("m"), 503, "nothing_in_subset", {"retry-after": "1"}),
     (Overloaded("m", 150.2, 31), 429, "overloaded", {"retry-after": "31"}),
     (BodyTooLarge(100), 413, "body_too_large", {}),
     (OverLimit("tokens a minute", 7), 429, "over_limit", {"retry-after": "7"}),
-    (NothingInSubset("m"), 503, "nothing_in_subset", {"retry-after": "1"}),
+    (ProvidersPause("m", 7), 503, "providers_pause", {"retry-after": "7"}),
     (UpstreamUnreachable(3), 502, "upstream_unreachable", {"retry-after": "1"}),
     (UpstreamBroken(), 502, "upstream_broken", {}),
     (UpstreamTimeout("first_token", 2.5), 504, "upstream_timeout", {}),
@@ -51,6 +57,10 @@ CASES: list[tuple[Refusal, int, str, dict[str, str]]] = [
     (BodyWithheld(), 500, "body_withheld", {}),
     (DecisionTimeout(5), 503, "decision_timeout", {"retry-after": "1"}),
     (Draining(), 503, "draining", {"retry-after": "1", "connection": "close"}),
+    (ResponseUnknown(), 404, "response_unknown", {}),
+    (ResponseGone(), 404, "response_gone", {}),
+    (NotServed("m"), 404, "not_served", {}),
+    (NotCounted("m"), 503, "not_counted", {"retry-after": "1"}),
     (NotFound(), 404, "not_found", {}),
     (MethodNotAllowed("POST"), 405, "method_not_allowed", {"allow": "POST"}),
     (Fault("req-1"), 500, "fault", {}),
@@ -94,3 +104,24 @@ def test_a_key_that_the_engine_refuses_is_not_the_clients_fault() -> None:
 
 def test_a_long_model_name_is_not_echoed_in_full() -> None:
     assert len(to_reply(UnknownModel("x" * 10_000, ())).message) < 300
+
+
+def test_a_fault_is_the_providers_where_it_is_one() -> None:
+    said = [
+        to_reply(blamed(refusal, "provider")).message
+        for refusal in (
+            UpstreamUnreachable(3),
+            UpstreamBroken(),
+            UpstreamTimeout("idle", 1.0),
+            UpstreamError(401),
+            UpstreamError(500),
+        )
+    ]
+    assert said == [
+        "no provider could be reached in 3 tries; send the request again",
+        "the provider broke off; it may have run the request, so it was not sent twice",
+        "the provider took longer than 1 s (idle timeout)",
+        "the provider did not accept this gateway's key; its operator must set it",
+        "the provider failed, with status 500",
+    ]
+    assert blamed(UnknownModel("m", ()), "provider") == UnknownModel("m", ())

@@ -33,12 +33,17 @@ def test_a_provider_that_nothing_can_be_sent_to_is_no_target() -> None:
         provider("plain", "type: OpenAI")
         + provider("own", "type: Databricks, baseURL: 'https://d.example/v1'")
         + provider("lost", "type: AzureOpenAI")
+        + provider("nowhere", "type: Bedrock")
         + provider("foreign", "type: Anthropic")
     )
     targets = bench(document).layout.inventory.targets
-    assert [target.id for target in targets] == ["a", "b", "plain", "own"]
-    addresses = {b.id: b.base_url for b in bench(document).layout.backends}
-    assert (addresses["plain"], addresses["own"]) == ("https://api.openai.com", "https://d.example")
+    assert [target.id for target in targets] == ["a", "b", "plain", "own", "foreign"]
+    addresses = {b.id: b.base_url for b in bench(document).layout.backends[2:]}
+    assert addresses == {
+        "plain": "https://api.openai.com/v1",
+        "own": "https://d.example/v1",
+        "foreign": "https://api.anthropic.com/v1",
+    }
 
 
 FULL, FREE = Load(waiting=9, kv_cache_usage=0.5), Load(waiting=0, kv_cache_usage=0.5)

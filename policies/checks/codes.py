@@ -51,7 +51,7 @@ CODES: Mapping[str, Code] = {
         "remove the tag from one of the lists, or correct the bounds",
     ),
     "credentials": _error(
-        "credentials name both a file and a variable, or neither",
+        "credentials name several places where the key is, or none",
         "name one of them",
     ),
     "drops-everything": _error(
@@ -95,13 +95,13 @@ CODES: Mapping[str, Code] = {
         "a rule has neither `route`, `reject` nor `limits`, or an empty list of `matches`",
         "say what it does, or remove it",
     ),
+    "no-region": _error(
+        "a provider of type `Bedrock` has no region, and needs one for its address or to sign",
+        "name it in `region`",
+    ),
     "not-checked": _warning(
         "the policies have too many conditions to say which rules are reached",
         "split the set, or use fewer globs that begin with `*`",
-    ),
-    "not-yet-served": _warning(
-        "requests are not sent to this type of provider yet",
-        "use an address of it that speaks OpenAI's API, as type `OpenAI`",
     ),
     "nothing-considered": _error(
         "a route considers no backend that can exist",
@@ -127,6 +127,10 @@ CODES: Mapping[str, Code] = {
         "a claim is about a tag that no policy names, or about a backend that there is not",
         "correct the name: the claim protects nothing",
     ),
+    "provider-field": _error(
+        "a provider has a field that means nothing for its type",
+        "remove it, or correct the type",
+    ),
     "provider-first": _warning(
         "a stage of providers comes before one of local engines, whether or not engines have room",
         "put the local stage first, or exclude providers while the pool is not saturated",
@@ -146,6 +150,10 @@ CODES: Mapping[str, Code] = {
     "reserved-parameter": _error(
         "`set` writes a parameter that is the gateway's own",
         "remove it: routing, isolation and accounting depend on it",
+    ),
+    "secret-not-read": _warning(
+        "a provider's key is in a Secret, which is not read yet",
+        "mount the Secret and name the `file`, or the environment's `variable`",
     ),
     "set-max-tokens": _error(
         "`set` caps the output and writes a parameter that says otherwise",

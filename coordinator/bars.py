@@ -1,0 +1,46 @@
+"""Which providers are out of the running for one request, before policies rank them. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from coordinator.apis import Api
+from coordinator.candidates import Provider, spoken
+from coordinator.cooldowns import Cooldowns
+from coordinator.targets import Layout
+
+BY_API, BY_COOLDOWN = "api", "cooldown"
+
+
+class Bar(NamedTuple):
+    """What keeps a provider from a request."""
+
+    by: str
+    why: str
+    is_certain: bool
+    """It cannot serve it; else it is used where there is nothing else."""
+    for_s: float = 0.0
+    """Of a cooldown: what is left of it."""
+
+
+def bars(
+    layout: Layout, places: Iterable[int], api: Api, cooldowns: Cooldowns, now: float
+) -> dict[int, Bar]:
+    """Return what keeps providers among these places from a request of an API."""
+    found = {}
+    for place in places:
+        target = layout.backends[place]
+        if not isinstance(target, Provider):
+            continue
+        if spoken(target, api) is None:
+            why = f"a provider of type {target.dialect.type} cannot be asked in `{api.value}`"
+            found[place] = Bar(BY_API, why, is_certain=True)
+        elif (pause := cooldowns.pause(target.id, now)) is not None:
+            left = f"for {pause.for_s:.1f} s" if pause.for_s else "one request finds out"
+            why = f"{pause.cause.value}; {left}"
+            found[place] = Bar(BY_COOLDOWN, why, pause.is_certain, pause.for_s)
+    return found
+
+
+def mask_of(found: Mapping[int, Bar], certain_only: bool = False) -> int:
+    """Return the places as a bit mask."""
+    return sum(1 << place for place, bar in found.items() if bar.is_certain or not certain_only)

@@ -1,0 +1,131 @@
+"""Where each type of provider is asked, and in which API."""
+
+from typing import Any
+
+import pytest
+
+from coordinator.apis import Api
+from coordinator.candidates import Provider, spoken
+from coordinator.dialects import TRANSLATED, Dialect, root_of
+from lineside.ids import EngineId
+from policies.backends import ModelSpec, ProviderSpec, SpokenApi
+from tests.scene import view
+
+AZURE, BRICKS = "https://n.openai.azure.com", "https://d.example"
+EU = "https://bedrock-runtime.eu-west-1.amazonaws.com"
+
+
+def spec(type_: Any, **fields: Any) -> ProviderSpec:
+    return ProviderSpec(type=type_, models=(ModelSpec(name="m"),), **fields)
+
+
+@pytest.mark.parametrize(
+    ("said", "api", "url"),
+    [
+        (spec("OpenAI"), "openai-chat", "https://api.openai.com/v1/chat/completions"),
+        (spec("OpenAI"), "openai-responses", "https://api.openai.com/v1/responses"),
+        (spec("OpenAI"), "anthropic-messages", "https://api.openai.com/v1/chat/completions"),
+        (spec("OpenAI", base_url="http://a:1/"), "openai-embeddings", "http://a:1/v1/embeddings"),
+        (spec("OpenAI", base_url="http://a/p"), "openai-completions", "http://a/p/completions"),
+        (
+            spec("OpenAI", base_url="http://a/v1", apis=("anthropic-messages",)),
+            "openai-chat",
+            "http://a/v1/messages",
+        ),
+        (spec("AzureOpenAI", base_url=AZURE), "openai-chat", f"{AZURE}/openai/v1/chat/completions"),
+        (
+            spec("AzureOpenAI", base_url=f"{AZURE}/openai/v1/", api_version="preview"),
+            "openai-responses",
+            f"{AZURE}/openai/v1/responses?api-version=preview",
+        ),
+        (
+            spec("AzureOpenAI", base_url=f"{AZURE}/openai", api_version="2024-10-21"),
+            "openai-chat",
+            f"{AZURE}/openai/deployments/a.b%2Fc-v2%3A0/chat/completions?api-version=2024-10-21",
+        ),
+        (
+            spec("AzureOpenAI", base_url=AZURE, api_version="2024-10-21"),
+            "openai-responses",  # as a chat: no deployment has a path for responses
+            f"{AZURE}/openai/deployments/a.b%2Fc-v2%3A0/chat/completions?api-version=2024-10-21",
+        ),
+        (
+            spec("Databricks", base_url=BRICKS),
+            "openai-chat",
+            f"{BRICKS}/serving-endpoints/chat/completions",
+        ),
+        (
+            spec("Databricks", base_url=f"{BRICKS}/serving-endpoints/"),
+            "openai-embeddings",
+            f"{BRICKS}/serving-endpoints/embeddings",
+        ),
+        (
+            spec("Databricks", base_url=f"{BRICKS}/mlflow/v1"),
+            "openai-chat",
+            f"{BRICKS}/mlflow/v1/chat/completions",
+        ),
+        (spec("Anthropic"), "anthropic-messages", "https://api.anthropic.com/v1/messages"),
+        (spec("Anthropic"), "openai-chat", "https://api.anthropic.com/v1/messages"),
+        (
+            spec("Anthropic", base_url="http://a/anthropic/v1"),
+            "anthropic-messages",
+            "http://a/anthropic/v1/messages",
+        ),
+        (
+            spec("Bedrock", region="eu-west-1"),
+            "openai-chat",
+            f"{EU}/model/a.b%2Fc-v2%3A0/converse",
+        ),
+        (
+            spec("Bedrock", base_url="http://a"),
+            "anthropic-messages",
+            "http://a/model/a.b%2Fc-v2%3A0/converse",
+        ),
+    ],
+)
+def test_a_client_s_request_goes_to_the_path_of_the_provider_s_api(
+    said: ProviderSpec, api: str, url: str
+) -> None:
+    dialect = Dialect.of(said)
+    there = dialect.spoken(Api(api))
+    assert there is not None
+    assert root_of(said) + dialect.path(there, "a.b/c-v2:0", streams=False) == url
+
+
+def test_a_stream_of_bedrock_has_a_path_of_its_own() -> None:
+    dialect = Dialect.of(spec("Bedrock", region="eu-west-1"))
+    assert dialect.path(Api.BEDROCK_CONVERSE, "m", streams=True) == "/model/m/converse-stream"
+
+
+@pytest.mark.parametrize(
+    ("type_", "served"),
+    [
+        ("OpenAI", "chat completions responses embeddings messages"),
+        ("AzureOpenAI", "chat completions responses embeddings messages"),
+        ("Databricks", "chat completions responses embeddings messages"),
+        ("Anthropic", "chat messages"),
+        ("Bedrock", "chat messages"),
+    ],
+)
+def test_what_a_type_cannot_be_asked_is_none_of_its(type_: str, served: str) -> None:
+    dialect = Dialect.of(spec(type_, base_url="https://a.example"))
+    asked = [api for api in Api if api is not Api.BEDROCK_CONVERSE and dialect.spoken(api)]
+    assert {api.value.partition("-")[2] for api in asked} == set(served.split())
+
+
+def test_what_a_provider_speaks_itself_is_not_translated() -> None:
+    apis: tuple[SpokenApi, ...] = ("openai-chat", "anthropic-messages")
+    dialect = Dialect.of(spec("OpenAI", apis=apis))
+    for api in (Api.OPENAI_CHAT, Api.ANTHROPIC_MESSAGES):
+        assert dialect.spoken(api) is api
+    assert dialect.spoken(Api.OPENAI_RESPONSES) is Api.OPENAI_CHAT
+    assert dialect.spoken(Api.OPENAI_COMPLETIONS) is None
+
+
+def test_an_engine_is_asked_what_the_client_asked() -> None:
+    engine, acme = view("a").engine, Provider(EngineId("p"), "", "", dialect=Dialect("Bedrock"))
+    assert [spoken(engine, api) for api in Api] == list(Api)
+    assert spoken(acme, Api.OPENAI_CHAT) is Api.OPENAI_CHAT  # as made by hand: OpenAI's
+
+
+def test_nothing_is_translated_from_what_no_client_speaks() -> None:
+    assert Api.BEDROCK_CONVERSE not in TRANSLATED
