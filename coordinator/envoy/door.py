@@ -5,7 +5,7 @@ some gateways take that for leave to send the request on as it is, or with its b
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol, TypeAlias
 
 import grpc
@@ -14,7 +14,6 @@ from coordinator.envoy import contract, wire
 from coordinator.envoy.exchange import Exchange, Terms
 from coordinator.envoy.following import Following
 from coordinator.envoy.messages import (
-    Answer,
     Continue,
     Effect,
     Immediate,
@@ -116,7 +115,7 @@ class _Call:
         """What the gateway and its log call the request."""
         return contract.value(self.exchange.headers, "x-request-id") or "unknown"
 
-    async def do(self, effects: Iterable[Effect], limit: asyncio.Timeout, decide_s: float) -> None:
+    async def do(self, effects: Sequence[Effect], limit: asyncio.Timeout, decide_s: float) -> None:
         """Do what follows from a message. `limit` ends what the request may still take."""
         for effect in effects:
             match effect:
@@ -128,8 +127,7 @@ class _Call:
                 case Refuse(refusal):
                     limit.reschedule(None)
                     await self.refuse(refusal)
-                case _:
-                    await self._pass_on(effect)
+        await self._pass_on(effects)
         if self.exchange.is_decided:
             limit.reschedule(None)
 
@@ -143,14 +141,16 @@ class _Call:
             effects = self.exchange.picked(answer)
         else:
             effects = self.exchange.rejected(answer)
-        for effect in effects:
-            await self._pass_on(effect)
+        await self._pass_on(effects)
 
-    async def _pass_on(self, effect: Answer | Note) -> None:
-        if isinstance(effect, Continue | Piece | Immediate):
-            await self._context.write(wire.encode(effect))
-        else:
-            self._note(effect)
+    async def _pass_on(self, effects: Sequence[Effect]) -> None:
+        """Note first: a gateway that has got its last answer may cancel the stream at once."""
+        for effect in effects:
+            if not isinstance(effect, Continue | Piece | Immediate | Question | Refuse):
+                self._note(effect)
+        for effect in effects:
+            if isinstance(effect, Continue | Piece | Immediate):
+                await self._context.write(wire.encode(effect))
 
     def close(self) -> None:
         """Say what became of a request whose stream has ended. Waits for nothing."""

@@ -29,6 +29,7 @@ from coordinator.envoy.messages import (
     Unseen,
 )
 from coordinator.refusal import BodyTooLarge, BodyTruncated
+from policies.reserved import HOP_BY_HOP
 
 PIECE_BYTES = 62_000
 """Of a body that is given back: some gateways take no message of 64 KiB."""
@@ -91,7 +92,7 @@ class Exchange:
         changes = self._changes(picked)
         answers = self._sent_on(changes, picked.body)
         if not following.wants_response(self._modes.response, self._watches):
-            self.is_done = True
+            self.is_done = following.is_done = True
             return [*answers, Unseen()]
         return answers
 
@@ -100,7 +101,7 @@ class Exchange:
         self.is_decided = self.is_done = True
         if self._watches:
             return ()
-        headers = rejected.headers
+        headers = tuple(each for each in rejected.headers if each[0] not in HOP_BY_HOP)
         return (Immediate(rejected.status, headers, rejected.body, rejected.reason),)
 
     def left(self) -> Sequence[Note]:
@@ -121,7 +122,9 @@ class Exchange:
             decision = contract.value(said.headers, contract.DECISION)
             self.following, self.is_decided = self.follow(Picked((), decision=decision)), True
             return ()
-        if said.ends or self._modes.request in (BodyMode.NONE, BodyMode.STREAMED):
+        if said.ends:
+            return (self._question("request_headers", b""),)
+        if self._modes.request in (BodyMode.NONE, BodyMode.STREAMED):
             return (self._question("request_headers", None),)
         length = contract.value(said.headers, "content-length") or ""
         if length.isdecimal() and int(length) > self.terms.body_limit_bytes:
@@ -164,17 +167,20 @@ class Exchange:
         self.is_done = self.is_done or self.following.is_done
         return effects
 
-    def _question(self, at: Part, body: bytes | None) -> Question:
-        self._asked_at = at
+    def question(self, body: bytes | None) -> Question:
+        """Return the request as a question. `None`: its body does not come by here."""
         return Question(
             method=contract.value(self.headers, ":method") or "",
             path=contract.value(self.headers, ":path") or "",
             headers=tuple(each for each in self.headers if not each[0].startswith(":")),
             body=body,
             subset=self._subset,
-            rewritable=body is not None,
             readable=self._is_readable(),
         )
+
+    def _question(self, at: Part, body: bytes | None) -> Question:
+        self._asked_at = at
+        return self.question(body)
 
     def _is_readable(self) -> bool:
         interest, mode = self.terms.interest, self._modes.response

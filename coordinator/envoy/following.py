@@ -7,9 +7,7 @@ open as long, and a coordinator that ends meanwhile may cut the answer off.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
-from coordinator.apis import Api
 from coordinator.envoy import contract
 from coordinator.envoy.messages import (
     Aborted,
@@ -27,8 +25,9 @@ from coordinator.envoy.messages import (
     Served,
     Unseen,
 )
+from coordinator.envoy.reading import Native, Reading
 from coordinator.limits import Usage
-from coordinator.sse import Carried, read_answer, stream_of
+from coordinator.sse import Carried
 
 WHOLE_BYTES = 8 * 2**20
 """Of an answer that is not streamed; a longer one is passed on and not read."""
@@ -48,38 +47,6 @@ class Interest(Enum):
     """All of it, to count its tokens."""
 
 
-class Reading(Protocol):
-    """How answers are read: in the API that the backend speaks."""
-
-    @property
-    def is_foreign(self) -> bool:
-        """The client speaks another: what goes on is not what comes."""
-        ...
-
-    def stream(self) -> Carried:
-        """Return what carries a stream."""
-        ...
-
-    def whole(self, status: int, body: bytes) -> tuple[bytes, Usage, str | None]:
-        """Return what goes on of a whole answer, its usage, and why it ended."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Native:
-    """Answers in the client's own API."""
-
-    api: Api = Api.OPENAI_CHAT
-    usage_asked: bool = True
-    is_foreign: bool = False
-
-    def stream(self) -> Carried:
-        return stream_of(self.api, self.usage_asked)
-
-    def whole(self, status: int, body: bytes) -> tuple[bytes, Usage, str | None]:
-        return body, *(read_answer(body, self.api) if status == 200 else (Usage(), None))
-
-
 @dataclass(slots=True)
 class Following:
     """One answer."""
@@ -87,11 +54,14 @@ class Following:
     interest: Interest
     endpoints: tuple[str, ...] = ()
     """What the gateway was told."""
-    reading: Reading = Native()
-    set_headers: Headers = ()
+    reading: Reading = field(default_factory=Native)
+    decision: str | None = None
+    """The record that its accounts are kept by."""
     shows_served: bool = False
     """The conformance suite wants to see where the request went."""
     is_done: bool = False
+    served: str | None = None
+    """The endpoint that it comes from, if it is one that the gateway was told."""
     _status: int | None = None
     _is_stream: bool = False
     _stream: Carried | None = None
@@ -135,23 +105,44 @@ class Following:
     def _head(self, said: Said, mode: BodyMode, watches: bool) -> list[Effect]:
         status = contract.value(said.headers, ":status") or ""
         self._status = int(status) if status.isdecimal() else 0
-        served = contract.served(said.metadata, said.attributes)
-        effects: list[Effect] = []
-        sets = [*self.set_headers]
-        if served is not None:
-            known = served in self.endpoints
-            effects.append(Served(served, self.endpoints.index(served) if known else None))
-            if self.shows_served:
-                sets.append((contract.SHOWN_AS, served))
-        effects.append(Continue("response_headers", set_headers=tuple(sets)))
+        effects = self._origin(said)
+        effects.append(Continue("response_headers", self._shown(said), self._untrue(said)))
         if said.ends:
             return [*effects, *self._end()]
         bodies = watches or mode is not BodyMode.NONE
-        if (self.interest is not Interest.USAGE and mode is not BodyMode.DUPLEX) or not bodies:
-            self.is_done = True
-            return [*effects, Unseen()]
+        wants_bodies = self.interest is Interest.USAGE or mode is BodyMode.DUPLEX
+        if not (bodies and (watches or wants_bodies or self.reading.is_foreign)):
+            return [*effects, *self._let_go()]
         self._read_by(contract.value(said.headers, "content-type") or "")
         return effects
+
+    def _origin(self, said: Said) -> list[Effect]:
+        """Note where the answer comes from."""
+        served = contract.served(said.metadata, said.attributes)
+        if served is None:
+            return []
+        place = self.endpoints.index(served) if served in self.endpoints else None
+        if place is not None:
+            self.served = served
+        return [Served(served, place)]
+
+    def _shown(self, said: Said) -> Headers:
+        """Return the headers that clients see beside the backend's."""
+        shown = [(contract.DECISION, self.decision)] if self.decision else []
+        served = contract.served(said.metadata, said.attributes)
+        if self.shows_served and served is not None:
+            shown.append((contract.SHOWN_AS, served))
+        return tuple(shown)
+
+    def _untrue(self, said: Said) -> tuple[str, ...]:
+        """Return the headers that do not fit what goes on."""
+        return ("content-length",) if self.reading.is_foreign else ()
+
+    def _let_go(self) -> list[Effect]:
+        """Hear no more of it. An error is over: nothing is computed for it."""
+        self.is_done = True
+        status = self._status or 0
+        return [Finished(status, Usage())] if status >= 400 else [Unseen()]
 
     def _read_by(self, content_type: str) -> None:
         is_stream = content_type.partition(";")[0].strip().lower() == EVENTS

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, TypeAlias
 
+from coordinator.envoy.reading import Reading
 from coordinator.limits import Usage
 from coordinator.refusal import Refusal
 
@@ -112,11 +113,9 @@ class Question:
     path: str
     headers: Headers = field(repr=False)
     body: bytes | None = field(repr=False)
-    """`None`: the gateway shows no body, or there is none."""
+    """`None`: there may be one, and the gateway does not show it."""
     subset: frozenset[str] | None
     """Endpoints, or hosts with all their ports. An empty one is a constraint too."""
-    rewritable: bool
-    """Whether the body that the gateway sends on can be another one."""
     readable: bool
     """Whether the answer comes by here, so that it can be changed."""
 
@@ -130,11 +129,13 @@ class Picked:
     backend: str | None = None
     """The provider that serves it; the gateway's routes know the way by this name."""
     body: bytes | None = field(default=None, repr=False)
-    """`None`: as the client sent it."""
+    """`None`: as the client sent it, or not to be changed any more."""
     set_headers: Headers = field(default=(), repr=False)
     remove_headers: Sequence[str] = ()
     decision: str | None = None
     """Its record; `None`: any endpoint would have done."""
+    reading: Reading | None = field(default=None, repr=False)
+    """How its answer is read. `None`: not at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,226 @@
+"""Decides for the Envoy door, and hears what became of its requests: the coordinator's side of it.
+
+What is decided is the routing query's; what has no body to decide by goes to any engine that is
+ready. Decisions are reported on as any gateway's are.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from coordinator.apis import PATHS
+from coordinator.candidates import Provider
+from coordinator.engines import Engine
+from coordinator.envoy import contract
+from coordinator.envoy.exchange import Exchange, Terms
+from coordinator.envoy.following import Following, Interest
+from coordinator.envoy.messages import (
+    Aborted,
+    Broken,
+    Finished,
+    FirstToken,
+    Note,
+    Picked,
+    Question,
+    Rejected,
+    Served,
+)
+from coordinator.envoy.reading import Native
+from coordinator.offers import PRIVATE, Offer
+from coordinator.query import Answered, Queries, Query, Refused
+from coordinator.refusal import BodyWithheld, NoEngineReady, NotFound, Refusal
+from coordinator.reports import Event, Report
+from coordinator.watch import WatchedService
+
+CALLER = "envoy"
+"""As whom this door asks and reports."""
+
+MODEL_NAME = "x-gateway-model-name"
+"""A header in which a filter before this one names the model, where bodies do not come by here."""
+
+WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that ask an engine for nothing that it would have to compute, or change."""
+
+SERVED_AS = ("picked", "fallback", "elsewhere")
+"""Where a gateway says that a request went, beside where it was told to send it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the operator wants of this door."""
+
+    endpoints: int = 1
+    """At most so many are named."""
+    keys: bool = False
+    """The gateway is told the credentials of backends."""
+
+
+class Desk:
+    """The one desk of a coordinator."""
+
+    def __init__(
+        self,
+        service: WatchedService,
+        queries: Queries,
+        terms: Terms,
+        wishes: Wishes,
+        choose: Callable[[list[Engine]], Engine] = random.choice,
+    ) -> None:
+        self.served: Counter[str] = Counter()
+        """By `SERVED_AS`; `elsewhere` is a misroute."""
+        self._service = service
+        self._queries = queries
+        self._terms = terms
+        self._wishes = wishes
+        self._choose = choose
+
+    async def ask(self, question: Question) -> Picked | Rejected:
+        """Decide a request."""
+        asked_for = contract.value(question.headers, contract.ASKED_FOR)
+        if self._terms.conformance and asked_for:
+            return Picked(self._named(asked_for))
+        if question.method in WITHOUT_BODY:
+            return self._anyone(question, None)
+        if question.body is None:
+            return self._unread(question)
+        answer = await self._queries.ask(self._query(question))
+        return _rejected(answer) if isinstance(answer, Refused) else self._picked(answer, question)
+
+    def refuse(self, refusal: Refusal, exchange: Exchange) -> Rejected:
+        """Put a refusal into the shape of the client's API, and record it."""
+        query = self._query(exchange.question(None))
+        return _rejected(self._queries.refuse(query, refusal))
+
+    def follow(self, picked: Picked) -> Following:
+        """Return what reads the answer to a request that was sent on."""
+        return Following(
+            self._terms.interest,
+            picked.endpoints,
+            reading=picked.reading or Native(),
+            decision=picked.decision,
+            shows_served=self._terms.conformance,
+        )
+
+    def note(self, following: Following, note: Note) -> None:
+        """Hear what became of a request."""
+        if isinstance(note, Served):
+            self.served[_served_as(note)] += 1
+        elif following.decision is not None:
+            report = _report(following.decision, note, following.served)
+            self._queries.reports.report(report, CALLER)
+
+    def _query(self, question: Question) -> Query:
+        return Query(
+            method=question.method,
+            path=question.path,
+            headers=question.headers,
+            body=question.body or b"",
+            subset=question.subset,
+            caller=CALLER,
+            wants_keys=self._wishes.keys,
+            fallbacks=self._wishes.endpoints - 1,
+            meters=question.readable,
+        )
+
+    def _picked(self, answer: Answered, question: Question) -> Picked:
+        first, *others = answer.offers
+        routed = answer.routed
+        target = first.candidate.target
+        sets, backend = dict(first.set_headers), None
+        endpoints = tuple(
+            each.candidate.target.endpoint for each in (first, *_alike(first, others))
+        )
+        if isinstance(target, Provider):
+            where = urlsplit(first.url)
+            sets[":path"] = where.path + (f"?{where.query}" if where.query else "")
+            endpoints, backend = (), target.id
+        if self._terms.interest is Interest.USAGE:
+            sets["accept-encoding"] = "identity"  # what is read must be readable
+        request = routed.request
+        return Picked(
+            endpoints=endpoints,
+            backend=backend,
+            body=None if first.body == question.body else first.body,
+            set_headers=tuple(sets.items()),
+            remove_headers=first.remove_headers,
+            decision=answer.decision_id,
+            reading=Native(request.api, request.usage_asked),
+        )
+
+    def _unread(self, question: Question) -> Picked | Rejected:
+        """Decide where the body does not come by here: only if nothing depends on it."""
+        path = question.path.partition("?")[0]
+        if path not in PATHS:
+            return _rejected(self._queries.refuse(self._query(question), NotFound()))
+        rules, model = self._service.decider.rules, contract.value(question.headers, MODEL_NAME)
+        models = rules.bench().layout.inventory.models
+        if not rules.policies.rules and (model is not None or len(models) == 1):
+            return self._anyone(question, model)
+        return _rejected(self._queries.refuse(self._query(question), BodyWithheld()))
+
+    def _anyone(self, question: Question, model: str | None) -> Picked | Rejected:
+        """Choose the engine that has the least to do; nothing is accounted."""
+        now, hint = self._service.clock.monotonic(), question.subset
+        able = [
+            view.engine
+            for view in self._service.cluster.snapshot(now).engines
+            if not (view.away or view.asleep or view.failing)
+            and (hint is None or contract.allows(hint, view.engine.endpoint))
+            and (model is None or view.engine.serves(model))
+        ]
+        if not able:
+            refusal = NoEngineReady(model or "this request")
+            return _rejected(self._queries.refuse(self._query(question), refusal))
+        queues = self._service.inflight.queues([engine.id for engine in able], now)
+        least = min(queue.outstanding for queue in queues)
+        idlest = [e for e, queue in zip(able, queues, strict=True) if queue.outstanding == least]
+        engine = self._choose(idlest)
+        return Picked((engine.endpoint,), remove_headers=PRIVATE)
+
+    def _named(self, asked_for: str) -> tuple[str, ...]:
+        """Return the endpoints that a test names, hosts with all their ports."""
+        known = [engine.endpoint for engine in self._service.cluster.assigned()]
+        found = []
+        for name in contract.listed(asked_for):
+            ports = [endpoint for endpoint in known if contract.host(endpoint) == name]
+            found += ports or [name]
+        return tuple(found)
+
+
+def _alike(first: Offer, others: list[Offer]) -> list[Offer]:
+    """Return the fallbacks that the same request can go to: a gateway changes it only once."""
+    return [
+        each
+        for each in others
+        if isinstance(each.candidate.target, Engine)
+        and (each.body, dict(each.set_headers), each.remove_headers)
+        == (first.body, dict(first.set_headers), first.remove_headers)
+    ]
+
+
+def _rejected(refused: Refused) -> Rejected:
+    return Rejected(refused.status, refused.headers, refused.body, refused.reason)
+
+
+def _served_as(note: Served) -> str:
+    if note.place is None:
+        return "elsewhere"
+    return "fallback" if note.place else "picked"
+
+
+def _report(decision: str, note: Note, backend: str | None) -> Report:
+    match note:
+        case FirstToken():
+            return Report(decision, Event.FIRST_TOKEN, backend=backend)
+        case Finished(status, usage, finish):
+            return Report(
+                decision, Event.FINISHED, usage=usage, status=status, backend=backend, finish=finish
+            )
+        case Broken():
+            return Report(decision, Event.FAILED, backend=backend)
+        case Aborted(usage):
+            return Report(decision, Event.ABORTED, usage=usage, backend=backend)
+        case _:
+            return Report(decision, Event.UNSEEN, backend=backend)

@@ -1,0 +1,40 @@
+"""How answers that pass by are read: in their backend's API, for a client of any. Pure."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from coordinator.apis import Api
+from coordinator.limits import Usage
+from coordinator.sse import Carried, read_answer, stream_of
+
+
+class Reading(Protocol):
+    """Reads one answer."""
+
+    @property
+    def is_foreign(self) -> bool:
+        """The client speaks another API: what goes on is not what comes."""
+        ...
+
+    def stream(self) -> Carried:
+        """Return what carries a stream."""
+        ...
+
+    def whole(self, status: int, body: bytes) -> tuple[bytes, Usage, str | None]:
+        """Return what goes on of an answer that is whole, its usage, and why it ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """An answer in the client's own API."""
+
+    api: Api = Api.OPENAI_CHAT
+    usage_asked: bool = True
+    is_foreign: bool = False
+
+    def stream(self) -> Carried:
+        return stream_of(self.api, self.usage_asked)
+
+    def whole(self, status: int, body: bytes) -> tuple[bytes, Usage, str | None]:
+        return body, *(read_answer(body, self.api) if status == 200 else (Usage(), None))
