@@ -52,6 +52,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     no_prompt_tokens_details: Annotated[
         bool, Meta(description="say nothing of cached tokens in answers")
     ] = False
+    store_responses: Annotated[
+        bool, Meta(description="keep responses, as with VLLM_ENABLE_RESPONSES_API_STORE=1")
+    ] = False
+    pooling: Annotated[
+        bool, Meta(description="serve embeddings and nothing else, as a pooling model does")
+    ] = False
     release: Annotated[
         str,
         Meta(

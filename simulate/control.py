@@ -23,6 +23,10 @@ HUNG_POLL_S = 0.05
 _PLACES: dict[str, Where] = {
     "/v1/chat/completions": "generation",
     "/v1/completions": "generation",
+    "/v1/responses": "generation",
+    "/v1/messages": "generation",
+    "/v1/embeddings": "generation",
+    "/v1/messages/count_tokens": "tokenize",
     "/metrics": "metrics",
     "/tokenize": "tokenize",
     "/v1/chat/completions/render": "tokenize",

@@ -45,6 +45,10 @@ class Asked:
     def stream_options(self) -> StreamOptions:
         return self.body.stream_options or StreamOptions()
 
+    @property
+    def stream(self) -> bool:
+        return bool(self.body.stream)
+
     def usage(self) -> Usage:
         """Return the counts so far; a chat also says how many tokens it added to the cache."""
         prompt = sum(map(len, self.prompts))
@@ -111,6 +115,19 @@ class Asked:
                 chunk["system_fingerprint"] = replies.FINGERPRINT
             yield chunk
 
+    def opening(self) -> list[bytes]:
+        """Return the events that a stream begins with."""
+        return [replies.sse(chunk) for chunk in self.openings()]
+
+    def events(self, tokens: Sequence[Token], *, last: bool) -> list[bytes]:
+        """Return the events of some tokens."""
+        return [replies.sse(chunk) for chunk in self.chunks(tokens, last=last)]
+
+    def ending(self) -> bytes:
+        """Return what a stream ends with."""
+        closing = self.closing()
+        return (replies.sse(closing) if closing else b"") + replies.DONE
+
     def closing(self) -> JsonObject | None:
         """Return the chunk with the usage, if it was asked for."""
         if not self.stream_options.include_usage:
@@ -129,6 +146,8 @@ class Generation:
         self._names = config.names()
         self._loras = {name: Lora(i, name) for i, name in enumerate(config.lora, start=1)}
         self.served = (*self._names, *self._loras)
+        self.leads = not tokenizer.takes_inline_system()
+        """Of messages, the system's are put in front."""
 
     def chat(self, body: Chat, headers: Mapping[str, str]) -> Asked:
         """Accept a chat. Raises `Refused`."""
@@ -158,6 +177,11 @@ class Generation:
             requests.check_ids(prompt, self._tokenizer.vocabulary_size)
             prompts.append(prompt)
         return self._asked(body, headers, prompts, limit)
+
+    def counted(self, body: Chat) -> int:
+        """Return the tokens of a chat. Raises `Refused`."""
+        requests.check_model(body.model, self.served)
+        return len(self._tokenizer.encode(self.rendered(body)))
 
     def rendered(self, body: Chat | Tokenize) -> str:
         """Return a chat's prompt as text. Raises `Refused`."""

@@ -119,7 +119,7 @@ class Detokenize(msgspec.Struct, kw_only=True):
     tokens: list[int]
 
 
-Body = TypeVar("Body", Chat, Completion, Tokenize, Detokenize)
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 def parse(kind: type[Body], content_type: str, raw: bytes) -> Body:

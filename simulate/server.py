@@ -6,23 +6,28 @@ away has its requests aborted: its handler is cancelled, and the exchange closes
 
 import contextlib
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from lineside import logs
-from simulate import replies, requests
+from simulate import embeddings, messages, replies, requests, responses
 from simulate.config import Config
 from simulate.control import Control
-from simulate.driver import Exchange
+from simulate.core import Request
+from simulate.driver import Exchange, Token
+from simulate.embeddings import Embedding, EmbeddingAnswer
 from simulate.faults import DieInAnswer, Faults
-from simulate.generation import Asked, Generation
+from simulate.generation import Generation
+from simulate.messages import Count, Message, MessageAnswer
 from simulate.metrics import CONTENT_TYPE, Metrics
 from simulate.publisher import PUBLISHER_HWM
 from simulate.ranks import Ranks
+from simulate.replies import JsonObject
 from simulate.requests import Chat, Completion, Detokenize, Refused, Tokenize
+from simulate.responses import Response, ResponseAnswer, Shelf
 from simulate.tokens import Tokenizer
 
 MAX_BODY_BYTES = 64 << 20
@@ -32,6 +37,24 @@ SOURCES_SINCE = (0, 31)
 """The first release that says where it publishes."""
 
 _log = logs.get("simulate.server")
+
+
+class Answer(Protocol):
+    """What was accepted and is computed, in the words of its API."""
+
+    @property
+    def requests(self) -> list[Request]: ...
+    def reply(self, answers: Sequence[list[int]]) -> JsonObject: ...
+
+
+class Streamed(Answer, Protocol):
+    """What may be streamed."""
+
+    @property
+    def stream(self) -> bool: ...
+    def opening(self) -> list[bytes]: ...
+    def events(self, tokens: Sequence[Token], *, last: bool) -> list[bytes]: ...
+    def ending(self) -> bytes: ...
 
 
 class Server:
@@ -55,6 +78,7 @@ class Server:
         self._faults = faults
         self._control = control
         self._created = int(time.time())
+        self._shelf = Shelf(config.store_responses)
 
     def app(self) -> web.Application:
         """Return the application."""
@@ -63,7 +87,7 @@ class Server:
             middlewares.append(self._control.strike)
         app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
         app.on_response_prepare.append(_dress)
-        gets = {
+        gets: dict[str, Handler] = {
             "/v1/models": self._models,
             "/health": _empty,
             "/ping": _empty,
@@ -74,10 +98,9 @@ class Server:
         }
         if self._config.version >= SOURCES_SINCE:
             gets["/kv_event_sources"] = self._sources
-        posts = {
-            "/v1/chat/completions": self._chat,
-            "/v1/completions": self._completion,
-            "/v1/chat/completions/render": self._render,
+        if not self._config.pooling:
+            gets["/v1/responses/{id}"] = self._stored
+        posts = self._computing() | {
             "/tokenize": self._tokenize,
             "/detokenize": self._detokenize,
             "/reset_prefix_cache": self._reset,
@@ -91,6 +114,20 @@ class Server:
             self._control.add_to(app)
         return app
 
+    def _computing(self) -> dict[str, Handler]:
+        """Return what the model does, by path."""
+        if self._config.pooling:
+            return {"/v1/embeddings": self._embedding}
+        return {
+            "/v1/chat/completions": self._chat,
+            "/v1/chat/completions/render": self._render,
+            "/v1/completions": self._completion,
+            "/v1/messages": self._message,
+            "/v1/messages/count_tokens": self._count,
+            "/v1/responses": self._response,
+            "/v1/responses/{id}/cancel": self._cancel,
+        }
+
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = requests.parse(Chat, request.content_type, await request.read())
         return await self._answer(request, self._generation.chat(body, request.headers))
@@ -103,12 +140,55 @@ class Server:
         body = requests.parse(Chat, request.content_type, await request.read())
         return _json(self._generation.chat(body, request.headers).rendered())
 
-    async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+    async def _message(self, request: web.Request) -> web.StreamResponse:
+        body = requests.parse(Message, request.content_type, await request.read())
+        chat = messages.as_chat(body, leads=self._generation.leads)
+        try:
+            asked = MessageAnswer(self._generation.chat(chat, request.headers))
+        except Refused as refused:
+            return _json(messages.error(refused), refused.status)
+        return await self._answer(request, asked)
+
+    async def _count(self, request: web.Request) -> web.StreamResponse:
+        body = requests.parse(Count, request.content_type, await request.read())
+        chat = messages.as_chat(body, leads=self._generation.leads)
+        try:
+            return _json(messages.counted(self._generation.counted(chat)))
+        except Refused as refused:
+            return _json(messages.error(refused), refused.status)
+
+    async def _response(self, request: web.Request) -> web.StreamResponse:
+        body = requests.parse(Response, request.content_type, await request.read())
+        self._shelf.check(body)
+        before = body.previous_response_id
+        kept = None if before is None else self._shelf.find(before)
+        asked = self._generation.chat(responses.as_chat(body, kept), request.headers)
+        return await self._answer(request, ResponseAnswer(body, asked, self._shelf))
+
+    async def _stored(self, request: web.Request) -> web.StreamResponse:
+        return _json(self._shelf.find(request.match_info["id"]).reply)
+
+    async def _cancel(self, request: web.Request) -> web.StreamResponse:
+        return _json(self._shelf.cancel(request.match_info["id"]))
+
+    async def _embedding(self, request: web.Request) -> web.StreamResponse:
+        body = requests.parse(Embedding, request.content_type, await request.read())
+        completion = embeddings.as_completion(body)
+        asked = self._generation.completion(completion, request.headers)
+        return await self._whole(request, EmbeddingAnswer(body, asked))
+
+    async def _answer(self, request: web.Request, asked: Streamed) -> web.StreamResponse:
+        if not asked.stream:
+            return await self._whole(request, asked)
         driver = self._ranks.choose(request.headers.get("X-data-parallel-rank"))
         death = self._faults.strike(DieInAnswer)
         with driver.open(asked.requests) as exchange:
-            if asked.body.stream:
-                return await _stream(request, asked, exchange, death)
+            return await _stream(request, asked, exchange, death)
+
+    async def _whole(self, request: web.Request, asked: Answer) -> web.StreamResponse:
+        driver = self._ranks.choose(request.headers.get("X-data-parallel-rank"))
+        death = self._faults.strike(DieInAnswer)
+        with driver.open(asked.requests) as exchange:
             reply = asked.reply(await exchange.all_tokens())
         if death:
             _hang_up(request)
@@ -204,7 +284,7 @@ class Server:
 
 
 async def _stream(
-    request: web.Request, asked: Asked, exchange: Exchange, death: DieInAnswer | None
+    request: web.Request, asked: Streamed, exchange: Exchange, death: DieInAnswer | None
 ) -> web.StreamResponse:
     """Send a stream; stop at once when the client is gone."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
@@ -218,22 +298,21 @@ async def _stream(
 
 
 async def _write(
-    request: web.Request, response: web.StreamResponse, asked: Asked, exchange: Exchange
+    request: web.Request, response: web.StreamResponse, asked: Streamed, exchange: Exchange
 ) -> None:
     """Send tokens as they come; several in one chunk when the client reads slowly."""
     async for chunks in _chunks(asked, exchange):
         if not response.prepared:
             await response.prepare(request)
-        await response.write(b"".join(map(replies.sse, chunks)))
-    closing = asked.closing()
-    await response.write_eof((replies.sse(closing) if closing else b"") + replies.DONE)
+        await response.write(b"".join(chunks))
+    await response.write_eof(asked.ending())
 
 
 async def _write_until(
     count: int,
     request: web.Request,
     response: web.StreamResponse,
-    asked: Asked,
+    asked: Streamed,
     exchange: Exchange,
 ) -> None:
     """Send that many chunks at most, and never an end."""
@@ -242,15 +321,15 @@ async def _write_until(
             break
         if not response.prepared:
             await response.prepare(request)
-        await response.write(b"".join(map(replies.sse, chunks[:count])))
+        await response.write(b"".join(chunks[:count]))
         count -= min(count, len(chunks))
     _hang_up(request)
 
 
-async def _chunks(asked: Asked, exchange: Exchange) -> AsyncIterator[list[replies.JsonObject]]:
-    opening = asked.openings()
+async def _chunks(asked: Streamed, exchange: Exchange) -> AsyncIterator[list[bytes]]:
+    opening = asked.opening()
     async for tokens in exchange.tokens():
-        yield [*opening, *asked.chunks(tokens, last=exchange.over)]
+        yield [*opening, *asked.events(tokens, last=exchange.over)]
         opening = []
 
 

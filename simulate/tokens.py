@@ -63,6 +63,15 @@ class Tokenizer:
         """Return each token as the vocabulary writes it."""
         return [self._tokenizer.id_to_token(token) or "" for token in ids]
 
+    def takes_inline_system(self) -> bool:
+        """Say whether the template takes system messages elsewhere than in front."""
+        turns = [{"role": role, "content": "t"} for role in ("system", "user", "system", "user")]
+        try:
+            self.render(turns, add_generation_prompt=False)
+        except BadTemplate:
+            return False
+        return True
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.captures import ids
+from tests.exchanges import again, recorded, shape
 from tests.simulated import LIMIT_S, MODEL, complete, engine, post
 
 pytestmark = pytest.mark.flow
@@ -34,23 +35,6 @@ async def client(shared: dict[str, str]) -> AsyncIterator[aiohttp.ClientSession]
         yield session
 
 
-def recorded(name: str) -> Any:
-    return json.loads((CASES / "http" / f"{name}.json").read_text())
-
-
-async def again(client: aiohttp.ClientSession, name: str) -> tuple[aiohttp.ClientResponse, str]:
-    """Send a recorded request; return the response and its text."""
-    request = recorded(name)["request"]
-    body = request["body"]
-    async with client.request(
-        request["method"],
-        request["path"],
-        data=body if isinstance(body, str) or body is None else json.dumps(body),
-        headers=request["headers"],
-    ) as response:
-        return response, await response.text()
-
-
 async def metrics(client: aiohttp.ClientSession) -> dict[str, float]:
     """Return the series without histograms' buckets, by name and last distinguishing label."""
     async with client.get("/metrics") as response:
@@ -62,17 +46,6 @@ async def metrics(client: aiohttp.ClientSession) -> dict[str, float]:
         for s in family.samples
         if not s.name.endswith("_bucket")
     }
-
-
-def shape(value: Any) -> Any:
-    """Return a value with its scalars replaced by their types."""
-    match value:
-        case dict():
-            return {key: shape(inner) for key, inner in value.items()}
-        case list():
-            return [shape(inner) for inner in value]
-        case _:
-            return type(value).__name__
 
 
 def chunks(stream: str) -> list[Any]:
