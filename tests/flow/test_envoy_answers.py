@@ -15,7 +15,19 @@ from coordinator.envoy.exchange import Terms
 from coordinator.envoy.following import Interest
 from coordinator.envoy.messages import Aborted, Finished, FirstToken, Note, Served, Unseen
 from coordinator.limits import Usage
-from tests.envoy_rig import BODY_LIMIT, CHAT, PIECE_S, PIECES, Desk, dead, events, picker, pod, post
+from tests.envoy_rig import (
+    BODY_LIMIT,
+    CHAT,
+    PIECE_S,
+    PIECES,
+    Desk,
+    dead,
+    events,
+    picker,
+    pod,
+    post,
+    until,
+)
 from tests.envoys import (
     BUFFERED,
     FD,
@@ -29,7 +41,6 @@ from tests.envoys import (
     original,
     picking,
 )
-from tests.envoy_rig import until
 
 pytestmark = [pytest.mark.flow, needs_envoy, pytest.mark.asyncio(loop_scope="module")]
 
