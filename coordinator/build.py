@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from coordinator import dispatch
 from coordinator.admin import Admin
+from coordinator.asides import Asides
 from coordinator.audit import Audit
 from coordinator.breaker import Breakers
 from coordinator.caches import Caches
@@ -23,6 +24,7 @@ from coordinator.cap import IndexCap
 from coordinator.cluster import Cluster
 from coordinator.config import Config
 from coordinator.credentials import Credentials
+from coordinator.cross_origin import CrossOrigin
 from coordinator.decider import Decider
 from coordinator.discovery import Discovery
 from coordinator.door_http import Door
@@ -127,7 +129,14 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         discovery=discovery,
         agents=agents,
         admin=_admin(config, core, readiness, registry, cap, folder, lag),
-        door=Door(core.service, dispatcher, timeouts, config.body_limit_bytes),
+        door=Door(
+            core.service,
+            dispatcher,
+            Asides(to_engines, timeouts),
+            timeouts,
+            config.body_limit_bytes,
+            CrossOrigin(config.cors_origins),
+        ),
         resources=folder,
         kept=kept,
         lag=lag,

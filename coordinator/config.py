@@ -148,6 +148,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tags_header: Name | None = None
     """Header in which a trusted gateway lists a request's tags in the same way. Set it only where
     clients cannot send it themselves."""
+    cors_origins: tuple[
+        Annotated[str, Meta(pattern=r"^(\*|https?://[^/\s]+)\Z", title="http://HOST or *")], ...
+    ] = ()
+    """Origins whose pages may call the gateway from a browser; `*`: any. None by default."""
     body_limit_bytes: Annotated[int, Meta(ge=1, le=2**30)] = 16 * 2**20
     """Largest request body; a larger one is refused before it is parsed."""
     stalled_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0

@@ -69,6 +69,7 @@ _NOT_FORWARDED = HOP_BY_HOP | {
     "expect",
     "host",
     RANK,  # the decision's, not the client's
+    "x-api-key",  # the same, of Anthropic's clients
     "x-request-id",
     "x-vllm-priority",
 }

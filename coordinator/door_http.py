@@ -1,24 +1,31 @@
-"""The HTTP gateway for OpenAI clients: translates in, calls the service, translates out.
+"""The HTTP gateway for clients of every API: translates in, calls the service, translates out.
 
 Judges what can be judged before anything is parsed: method, path, size, kind. Every routed request
-is ended on every path. `relay` carries the answer.
+is ended on every path. `relay` carries the answer; the other `door_` modules answer what generates
+nothing.
 """
 
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 from aiohttp import web
 
-from coordinator.canonical import Api, BadRequest, parse
+from coordinator.apis import COUNT_TOKENS, PATHS, api_of
+from coordinator.asides import Asides
+from coordinator.attempts import Attempt, Repeat
+from coordinator.attempts import Fault as ProviderFault
+from coordinator.calls import ANONYMOUS, JSON, Call, joined
+from coordinator.canonical import BadRequest, Canonical, parse
 from coordinator.config import Timeouts
+from coordinator.cross_origin import CrossOrigin
 from coordinator.discovery import NOT_ASKED
 from coordinator.dispatch import Dispatcher, forwarded
-from coordinator.engines import Engine, ServedModel
+from coordinator.door_counts import CountsDoor
+from coordinator.door_models import ModelsDoor
+from coordinator.door_responses import ResponsesDoor
 from coordinator.refusal import (
     BodyTimeout,
     BodyTooLarge,
@@ -27,18 +34,14 @@ from coordinator.refusal import (
     MethodNotAllowed,
     NotFound,
     Refusal,
-    to_reply,
 )
-from coordinator.relay import Limit, Relay
+from coordinator.relay import Limit, NotBegun, Relay
 from coordinator.service import Refused, Routed
+from coordinator.stored import Holders
 from coordinator.watch import WatchedService
 from lineside import logs
-from lineside.ids import TenantId
 
 log = logs.get("coordinator.door_http")
-
-ANONYMOUS = TenantId("default")
-"""Whose requests these are, until tenants are configured."""
 
 FIRST_LOOK_S = 1.0
 """From the first request of all, for discovery to ask every engine once; early ones wait for it."""
@@ -46,19 +49,11 @@ FIRST_LOOK_S = 1.0
 FIRST_LOOK_POLL_S = 0.005
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
-_APIS = {"/v1/chat/completions": Api.OPENAI_CHAT, "/v1/completions": Api.OPENAI_COMPLETIONS}
-_JSON = "application/json"
+_STORED = "/v1/responses/{id}"
+_METHODS = {"/v1/models": "GET", COUNT_TOKENS: "POST"} | dict.fromkeys(PATHS, "POST")
 
-Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
+Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 Served = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One request to the door, with the id that its client and our log know it by."""
-
-    request: web.Request
-    id: str
 
 
 class Door:
@@ -68,14 +63,20 @@ class Door:
         self,
         service: WatchedService,
         dispatcher: Dispatcher,
+        asides: Asides,
         timeouts: Timeouts,
         body_limit_bytes: int,
+        cross_origin: CrossOrigin,
     ) -> None:
         self._service = service
         self._dispatcher = dispatcher
         self._timeouts = timeouts
         self._body_limit = body_limit_bytes
-        self._created = int(service.clock.unix())
+        self._cross_origin = cross_origin
+        self._holders = Holders()
+        self._models = ModelsDoor(service)
+        self._counts = CountsDoor(service, asides)
+        self._responses = ResponsesDoor(service, asides, self._holders, timeouts)
         self._look_until: float | None = None
         self._open: set[Limit] = set()
         self._calls = 0
@@ -83,10 +84,17 @@ class Door:
     def application(self) -> web.Application:
         """Return what an aiohttp runner serves. It must cancel handlers of clients that left."""
         app = web.Application(client_max_size=self._body_limit)
-        for path in _APIS:
-            handler = self._boundary(self._completion)
+        self._cross_origin.install(app)
+        for path in (*PATHS, COUNT_TOKENS):
+            handler = self._boundary(self._counted(self._asked))
             app.router.add_post(path, handler, expect_handler=self._expected)
-        app.router.add_get("/v1/models", self._boundary(self._models))
+        stored = self._boundary(self._counted(self._responses.pass_on))
+        app.router.add_get(_STORED, stored, allow_head=False)
+        app.router.add_delete(_STORED, stored)
+        app.router.add_post(f"{_STORED}/cancel", stored)
+        app.router.add_get("/v1/models", self._boundary(self._after_first_look(self._models.all)))
+        one = self._boundary(self._after_first_look(self._models.one))
+        app.router.add_get("/v1/models/{id:.+}", one)
         app.router.add_route("*", "/{path:.*}", self._boundary(self._elsewhere))
         return app
 
@@ -109,32 +117,53 @@ class Door:
                 return await handler(call)
             except Exception:  # noqa: BLE001  the one place: a fault ends its request only
                 log.fault("request failed", request_id=request_id, path=request.path)
-                return self._refusal(call, Fault(request_id))
+                return call.refusal(Fault(request_id))
 
         return handle
 
-    async def _completion(self, call: Call) -> web.StreamResponse:
-        self._calls += 1
-        try:
-            return await self._routed(call)
-        finally:
-            self._calls -= 1
+    def _counted(self, handler: Handler) -> Handler:
+        """Count calls that a coordinator waits for before it stops."""
 
-    async def _routed(self, call: Call) -> web.StreamResponse:
-        if self._service.draining:
-            return self._refused(call, Draining())
+        async def handle(call: Call) -> web.StreamResponse:
+            self._calls += 1
+            try:
+                if self._service.draining:
+                    return self._refused(call, Draining())
+                return await handler(call)
+            finally:
+                self._calls -= 1
+
+        return handle
+
+    def _after_first_look(self, handler: Handler) -> Handler:
+        async def handle(call: Call) -> web.StreamResponse:
+            await self._first_look()
+            return await handler(call)
+
+        return handle
+
+    async def _asked(self, call: Call) -> web.StreamResponse:
         body = await self._body(call.request)
         if not isinstance(body, bytes):
             return self._refused(call, body)
-        headers = _joined(call.request.headers.items())
-        canonical = parse(_APIS[call.request.path], headers, body)
+        api = api_of(call.request.path)
+        assert api is not None  # the router knows no others
+        canonical = parse(api, joined(call.request.headers.items()), body)
         if isinstance(canonical, BadRequest):
             return self._refused(call, canonical)
         await self._first_look(canonical.model)
-        routed = await self._service.route(canonical, ANONYMOUS, call.id)
+        if call.request.path == COUNT_TOKENS:
+            return await self._counts.count(call, canonical)
+        return await self._routed(call, canonical)
+
+    async def _routed(self, call: Call, canonical: Canonical) -> web.StreamResponse:
+        subset = await self._responses.subset(canonical.previous_response)
+        if not (subset is None or isinstance(subset, frozenset)):
+            return self._refused(call, subset)
+        routed = await self._service.route(canonical, ANONYMOUS, call.id, subset)
         if isinstance(routed, Refused):
-            return self._refusal(call, routed.refusal, routed.record.id)
-        relay = Relay(self._service, call.request, call.id, routed)
+            return call.refusal(routed.refusal, routed.record.id)
+        relay = Relay(self._service, call, routed, self._holders)
         try:
             return await self._answer(call, routed, relay)
         except asyncio.CancelledError:  # the client left
@@ -171,14 +200,14 @@ class Door:
             return BodyTooLarge(self._body_limit)
         except web.RequestPayloadError:
             return BadRequest("the body does not match its `content-encoding`", None)
-        if "content-type" in request.headers and request.content_type != _JSON:
-            return BadRequest(f"send JSON, and say so: `content-type: {_JSON}`", None)
+        if "content-type" in request.headers and request.content_type != JSON:
+            return BadRequest(f"send JSON, and say so: `content-type: {JSON}`", None)
         return body
 
     async def _expected(self, request: web.Request) -> web.StreamResponse | None:
         """Ask for a body (`expect: 100-continue`), unless it is refused before it is sent."""
         if (request.content_length or 0) > self._body_limit:
-            return await self._boundary(self._completion)(request)
+            return await self._boundary(self._counted(self._asked))(request)
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # of the answer, which has not begun
         return None
@@ -204,7 +233,7 @@ class Door:
         if refusal is not None:
             self._service.failed(routed, refusal)
             if relay.response is None:
-                return self._refusal(call, refusal, routed.record.id)
+                return call.refusal(refusal, routed.record.id)
             await relay.cut(refusal)
         # A client that left before its answer began gets none.
         return relay.response or web.Response()
@@ -212,92 +241,42 @@ class Door:
     async def _exchange(
         self, call: Call, routed: Routed, relay: Relay, limit: Limit
     ) -> Refusal | None:
+        """Try backends until one has answered, or none may be tried any more."""
         headers = forwarded(call.request.headers.items(), call.id)
-        if routed.request.stream:
-            limit.enter("first_token")
-        upstream = await self._dispatcher.send(routed, call.request.path, headers)
-        if not isinstance(upstream, aiohttp.ClientResponse):
-            return upstream
-        try:
-            return await relay.run(upstream, limit)
-        finally:
-            if not upstream.content.at_eof():
-                upstream.close()  # the engine stops when its client hangs up
+        while True:
+            if routed.request.stream:
+                limit.enter("first_token")
+            upstream = await self._dispatcher.send(routed, call.request.path, headers)
+            if not isinstance(upstream, aiohttp.ClientResponse):
+                return upstream
+            try:
+                ended = await relay.run(upstream, limit)
+            finally:
+                if not upstream.content.at_eof():
+                    upstream.close()  # the engine stops when its client hangs up
+            if not isinstance(ended, NotBegun):
+                return ended
+            if not self._elsewhere_after(routed, ended):
+                await relay.refuse(ended, limit)
+                return None
 
-    async def _models(self, call: Call) -> web.StreamResponse:
-        await self._first_look()
-        now = self._service.clock.monotonic()
-        cards: dict[str, dict[str, Any]] = {
-            served.name: _card(view.engine, served, self._created)
-            for view in self._service.cluster.snapshot(now).engines
-            if not view.away
-            for served in view.engine.models
-        }
-        cards |= self._meant(cards)
-        data = [cards[name] for name in sorted(cards)]
-        return web.json_response(
-            {"object": "list", "data": data}, headers={"x-request-id": call.id}
-        )
-
-    def _meant(self, cards: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Return cards of the other names that requests may use: aliases, classes, providers'."""
-        others: dict[str, dict[str, Any]] = {}
-        for model in self._service.decider.rules.bench().layout.inventory.models.values():
-            card = cards.get(model.name) or _foreign_card(model.name, self._created)
-            for name in model.all_names - cards.keys():
-                others.setdefault(name, {**card, "id": name})
-        return others
+    def _elsewhere_after(self, routed: Routed, ended: NotBegun) -> bool:
+        """Move on from a backend that took a request, and then said that it does not run it."""
+        kind = routed.candidate.type
+        if not ended.is_safe(kind == "engine"):
+            return False
+        reason = f"the {kind} began a stream, and said {ended.status} before any content"
+        busy = ProviderFault.BUSY
+        attempt = Attempt(routed.target.id, Repeat.SAFE, reason, fault=busy)
+        return self._service.fallback(routed, attempt)
 
     async def _elsewhere(self, call: Call) -> web.StreamResponse:
-        if call.request.path in _APIS:
-            return self._refusal(call, MethodNotAllowed("POST"))
-        if call.request.path == "/v1/models":
-            return self._refusal(call, MethodNotAllowed("GET"))
-        return self._refusal(call, NotFound())
+        if (allowed := self._cross_origin.preflight(call.request)) is not None:
+            return allowed
+        if method := _METHODS.get(call.request.path):
+            return call.refusal(MethodNotAllowed(method))
+        return call.refusal(NotFound())
 
     def _refused(self, call: Call, refusal: Refusal) -> web.Response:
         refused = self._service.refuse(refusal, ANONYMOUS, call.id)
-        return self._refusal(call, refusal, refused.record.id)
-
-    def _refusal(self, call: Call, refusal: Refusal, record_id: str | None = None) -> web.Response:
-        reply = to_reply(refusal)
-        headers = {**reply.headers, "x-request-id": call.id}
-        if record_id is not None:
-            headers["x-lineside-decision"] = record_id
-        response = web.Response(
-            status=reply.status,
-            body=reply.openai_body(),
-            content_type="application/json",
-            headers=headers,
-        )
-        if "connection" in headers:
-            response.force_close()
-        return response
-
-
-def _joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return headers by lower-case name; those of one name are one list."""
-    joined: dict[str, str] = {}
-    for name, value in headers:
-        name = name.lower()
-        joined[name] = f"{joined[name]},{value}" if name in joined else value
-    return joined
-
-
-def _foreign_card(name: str, created: int) -> dict[str, Any]:
-    """Return the card of a model that no engine of ours serves now."""
-    card = {"id": name, "object": "model", "created": created, "owned_by": "lineside"}
-    return {**card, "root": name, "parent": None, "max_model_len": None}
-
-
-def _card(engine: Engine, served: ServedModel, created: int) -> dict[str, Any]:
-    base = next((model.name for model in engine.models if model.lora is None), None)
-    return {
-        "id": served.name,
-        "object": "model",
-        "created": created,
-        "owned_by": "lineside",
-        "root": engine.group if served.lora is None else served.lora,
-        "parent": None if served.lora is None else base,
-        "max_model_len": served.max_model_len,
-    }
+        return call.refusal(refusal, refused.record.id)

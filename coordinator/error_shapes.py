@@ -1,4 +1,4 @@
-"""Refusals and failures in the words of each API: bodies, stream events, and events read back. Pure.
+"""Refusals and failures in the words of each API: bodies, events, and events read back. Pure.
 
 The one place that knows how an API says that something went wrong. What it says, and with which
 status, is `refusal`'s.
@@ -24,7 +24,7 @@ ANTHROPIC_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""What Anthropic's clients call a status; other 4xx are `invalid_request_error`, 5xx `api_error`."""
+"""What Anthropic calls a status; other 4xx are `invalid_request_error`, 5xx `api_error`."""
 
 OVERLOADED = 529
 """Anthropic's status of a service that did not take a request."""
@@ -124,3 +124,30 @@ def _status(code: Any, kind: Any) -> int:
         return code
     named = (said for said in (kind, code) if isinstance(said, str))
     return next((_STATUS[said] for said in named if said in _STATUS), 500)
+
+
+def in_shape(api: Api | None, status: int, body: bytes, request_id: str) -> bytes:
+    """Return an engine's error in the client's shape: under `/v1/messages` it may be OpenAI's."""
+    if status < 400 or api is not Api.ANTHROPIC_MESSAGES or b'"type":"error"' in body[:64]:
+        return body
+    try:
+        said: Any = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body
+    error = said.get("error") if isinstance(said, dict) else None
+    if not isinstance(error, dict) or said.get("type") == "error":
+        return body
+    message = error.get("message")
+    told = message if isinstance(message, str) else f"the engine refused it, with status {status}"
+    return _encode(_anthropic(Reply(status, "", "", told), request_id))
+
+
+def is_no_answer(status: int, body: bytes) -> bool:
+    """Whether a backend says that it has no such path, or not for this method."""
+    if status not in (404, 405):
+        return False
+    try:
+        said: Any = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return True
+    return not (isinstance(said, dict) and isinstance(said.get("error"), dict | str))

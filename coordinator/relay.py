@@ -1,24 +1,32 @@
-"""One engine's answer on its way to a client, and the one timer of a request.
+"""One backend's answer on its way to a client, and the one timer of a request.
 
-Streams pass through as bytes. Until an engine's first content has come nothing is sent, so that a
+Streams pass through as bytes. Until the first content has come nothing is sent, so that a
 failure before it is a proper error; after it the client's connection is cut rather than ended as
 if the answer were complete.
 """
 
 import asyncio
 import contextlib
+from dataclasses import dataclass
 
 import aiohttp
 from aiohttp import HttpVersion11, web
 from multidict import CIMultiDict
 
-from coordinator.answer_parts import read_answer
+from coordinator import error_shapes
+from coordinator.answer_parts import response_id
+from coordinator.apis import Api
+from coordinator.calls import JSON, Call
+from coordinator.candidates import spoken
+from coordinator.carriers import Carriage
 from coordinator.config import Timeouts
+from coordinator.dispatch import PROVIDER_UNAVAILABLE, UNAVAILABLE
 from coordinator.limits import Usage
 from coordinator.providers import KEPT_HEADERS
 from coordinator.refusal import (
     KEY_REFUSED,
     RETRY_SOON,
+    NotServed,
     Refusal,
     UpstreamBroken,
     UpstreamError,
@@ -26,7 +34,8 @@ from coordinator.refusal import (
     to_reply,
 )
 from coordinator.service import Routed
-from coordinator.sse import Stream
+from coordinator.sse import Carried, stream_of
+from coordinator.stored import Holder, Holders
 from coordinator.watch import WatchedService
 from policies.reserved import HOP_BY_HOP
 
@@ -42,7 +51,28 @@ TOUCH_S = 1.0
 CUT_S = 0.5
 """What a client gets to take the error event in, before it is cut off."""
 
-_ENDS_HERE = HOP_BY_HOP | {"content-length", "date", "server", "x-request-id"}
+STREAMS = frozenset({"text/event-stream", "application/vnd.amazon.eventstream"})
+
+_ENDS_HERE = HOP_BY_HOP | {"content-length", "date", "server", "x-request-id", "request-id"}
+
+
+def ends_here(name: str) -> bool:
+    """Whether an engine's header is not for clients; which origins may call is ours to say."""
+    name = name.lower()
+    return name in _ENDS_HERE or name.startswith("access-control-")
+
+
+@dataclass(frozen=True, slots=True)
+class NotBegun:
+    """A stream that brought an error and nothing else: it can still be an answer with a status."""
+
+    status: int
+    body: bytes
+    """In the client's shape."""
+
+    def is_safe(self, is_engine: bool) -> bool:
+        """Whether the backend says that it did not run the request."""
+        return self.status in (UNAVAILABLE if is_engine else PROVIDER_UNAVAILABLE)
 
 
 class Limit:
@@ -97,15 +127,16 @@ class Relay:
     """Carries one answer."""
 
     def __init__(
-        self, service: WatchedService, request: web.Request, request_id: str, routed: Routed
+        self, service: WatchedService, call: Call, routed: Routed, holders: Holders
     ) -> None:
         self.response: web.StreamResponse | None = None
         """What the client is being sent; `None`: nothing yet."""
         self._service = service
-        self._request = request
-        self._request_id = request_id
+        self._request = call.request
+        self._call = call
         self._routed = routed
-        self._passed: Stream | None = None
+        self._holders = holders
+        self._passed: Carried | None = None
 
     @property
     def seen(self) -> Usage:
@@ -115,11 +146,13 @@ class Relay:
         said = self._passed.usage.completion_tokens
         return Usage(completion_tokens=said or self._passed.pieces, partial=True)
 
-    async def run(self, upstream: aiohttp.ClientResponse, limit: Limit) -> Refusal | None:
-        """Relay all of it; return what went wrong, if the engine did not come to its end."""
+    async def run(
+        self, upstream: aiohttp.ClientResponse, limit: Limit
+    ) -> Refusal | NotBegun | None:
+        """Relay all of it; return what went wrong, if the backend did not come to its end."""
         if upstream.status in KEY_REFUSED:
             return UpstreamError(upstream.status)
-        if self._routed.request.stream and upstream.content_type == "text/event-stream":
+        if self._routed.request.stream and upstream.content_type in STREAMS:
             return await self._stream(upstream, limit)
         if 300 <= upstream.status < 400:  # nobody is sent on to an address that we do not know
             return UpstreamError(upstream.status)
@@ -127,19 +160,63 @@ class Relay:
         body = await _read(upstream)
         if body is None:
             return UpstreamBroken()
-        if upstream.status >= 500 and upstream.content_type != "application/json":
+        if upstream.status >= 500 and upstream.content_type != JSON:
             return UpstreamError(upstream.status)
-        usage, finish = read_answer(body) if upstream.status == 200 else (Usage(), None)
+        if error_shapes.is_no_answer(upstream.status, body):
+            return NotServed(self._routed.request.model)
+        said = self._said(upstream.status, body)
+        if said is None:
+            return UpstreamBroken()
+        body, usage, finish = said
         self._service.finished(self._routed, upstream.status, usage, finish)
-        headers = self._headers(upstream)
-        self.response = web.Response(status=upstream.status, body=body, headers=headers)
+        await self._send(upstream.status, body, self._headers(upstream), limit)
+        return None
+
+    async def refuse(self, ended: NotBegun, limit: Limit) -> None:
+        """Answer with the error that a stream began with."""
+        api, status = self._routed.request.api, ended.status
+        if status == error_shapes.OVERLOADED and api is not Api.ANTHROPIC_MESSAGES:
+            status = 503  # OpenAI's clients know no other word for it
+        self._service.finished(self._routed, status, Usage(), None)
+        headers = _with_patience(self._own_headers(), status)
+        headers["content-type"] = JSON
+        await self._send(status, ended.body, headers, limit)
+
+    async def _send(
+        self, status: int, body: bytes, headers: CIMultiDict[str], limit: Limit
+    ) -> None:
+        self.response = web.Response(status=status, body=body, headers=headers)
         await self.response.prepare(self._request)
         limit.enter("idle")
         await self.response.write_eof()
-        return None
 
-    async def _stream(self, upstream: aiohttp.ClientResponse, limit: Limit) -> Refusal | None:
-        stream = self._passed = Stream(strip_usage=not self._routed.request.usage_asked)
+    def _said(self, status: int, body: bytes) -> tuple[bytes, Usage, str | None] | None:
+        """Return an answer in the client's API, and what it says of itself."""
+        carriage = self._carriage
+        if status != 200:
+            return carriage.failure(status, body, self._call.id), Usage(), None
+        if carriage.is_native and carriage.client is Api.OPENAI_RESPONSES:
+            self._note(response_id(body))
+        return carriage.answer(body)
+
+    @property
+    def _carriage(self) -> Carriage:
+        request, record = self._routed.request, self._routed.record
+        backend = spoken(self._routed.target, request.api) or request.api
+        return Carriage(request.api, backend, request.model, record.id, int(record.at))
+
+    def _note(self, response: str | None) -> None:
+        """Remember who holds a response, before its client can ask for it."""
+        if response is not None:
+            request, target = self._routed.request, self._routed.target
+            is_engine = self._routed.candidate.type == "engine"
+            holder = Holder(target.endpoint, request.model, self._routed.record.tenant, is_engine)
+            self._holders.note(response, holder)
+
+    async def _stream(
+        self, upstream: aiohttp.ClientResponse, limit: Limit
+    ) -> Refusal | NotBegun | None:
+        stream = self._passed = self._carriage.stream(self._routed.request.usage_asked)
         held, response, readany = b"", None, upstream.content.readany
         while True:
             try:
@@ -156,9 +233,11 @@ class Relay:
                 held += out
                 if stream.has_content:
                     self._service.first_token(self._routed)
+                elif stream.failed:
+                    return self._not_begun(held)
                 elif chunk and not stream.done and len(held) <= HELD_BYTES:
                     continue
-                response = await self._start(upstream, held)
+                response = await self._start(upstream, stream, held)
                 limit.enter("idle")
             if not chunk:
                 break
@@ -168,13 +247,23 @@ class Relay:
         await response.write_eof()
         return None
 
-    def _end(self, stream: Stream, status: int) -> None:
+    def _not_begun(self, held: bytes) -> NotBegun:
+        api = self._routed.request.api
+        said = stream_of(api, usage_asked=True)
+        said.feed(held)
+        event = error_shapes.read_event(api, said.error)
+        return NotBegun(event.status, event.body)
+
+    def _end(self, stream: Carried, status: int) -> None:
         if stream.failed:
             self._service.failed(self._routed, UpstreamBroken())
         else:
             self._service.finished(self._routed, status, stream.usage, stream.finish)
 
-    async def _start(self, upstream: aiohttp.ClientResponse, first: bytes) -> web.StreamResponse:
+    async def _start(
+        self, upstream: aiohttp.ClientResponse, stream: Carried, first: bytes
+    ) -> web.StreamResponse:
+        self._note(stream.response)
         response = web.StreamResponse(status=upstream.status, headers=self._headers(upstream))
         if self._request.version < HttpVersion11:
             response.force_close()  # nothing else can end it: there is no length and no chunk
@@ -185,16 +274,19 @@ class Relay:
 
     def _headers(self, upstream: aiohttp.ClientResponse) -> CIMultiDict[str]:
         is_engine = self._routed.candidate.type == "engine"
-        headers = CIMultiDict(
-            (name, value)
-            for name, value in upstream.headers.items()
-            if (name.lower() not in _ENDS_HERE if is_engine else name.lower() in KEPT_HEADERS)
-        )
-        headers["x-request-id"] = self._request_id
+        headers = self._own_headers()
+        for name, value in upstream.headers.items():
+            if not ends_here(name) if is_engine else name.lower() in KEPT_HEADERS:
+                headers.add(name, value)
+        if not self._carriage.is_native:
+            is_stream = self._passed is not None
+            headers["content-type"] = "text/event-stream; charset=utf-8" if is_stream else JSON
+        return _with_patience(headers, upstream.status)
+
+    def _own_headers(self) -> CIMultiDict[str]:
+        headers = CIMultiDict(self._call.headers)
         headers["x-lineside-decision"] = self._routed.record.id
         headers["x-lineside-engine"] = self._routed.target.id
-        if upstream.status == 503:
-            headers.setdefault(*next(iter(RETRY_SOON.items())))
         return headers
 
     def drop_stalled_client(self) -> bool:
@@ -208,12 +300,20 @@ class Relay:
     async def cut(self, refusal: Refusal) -> None:
         """End a stream that cannot be completed: an error event, then no proper end."""
         if self._passed is not None and self.response is not None:
-            event = b"data: " + to_reply(refusal).openai_body() + b"\n\n"
+            api = self._routed.request.api
+            event = error_shapes.event(to_reply(refusal), api, self._call.id)
             with contextlib.suppress(ConnectionResetError, TimeoutError):
                 async with asyncio.timeout(CUT_S):
                     await self.response.write(event)
         if self._request.transport is not None:
             self._request.transport.close()
+
+
+def _with_patience(headers: CIMultiDict[str], status: int) -> CIMultiDict[str]:
+    """Say when to come again, where a backend that wants to be left alone does not."""
+    if status == 503:
+        headers.setdefault(*next(iter(RETRY_SOON.items())))
+    return headers
 
 
 async def _read(upstream: aiohttp.ClientResponse) -> bytes | None:

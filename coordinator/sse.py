@@ -7,6 +7,7 @@ ever held.
 """
 
 import re
+from typing import Protocol
 
 import msgspec
 
@@ -22,6 +23,27 @@ from coordinator.answer_parts import (
 from coordinator.answer_parts import read_answer as read_answer
 from coordinator.apis import Api
 from coordinator.limits import Usage
+
+
+class Carried(Protocol):
+    """What carries a stream to its client: as it comes, or translated."""
+
+    has_content: bool
+    done: bool
+    failed: bool
+    pieces: int
+    usage: Usage
+    finish: str | None
+    response: str | None
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return what may be sent on."""
+        ...
+
+    def close(self) -> bytes:
+        """Return what is left; now all is known."""
+        ...
+
 
 HELD_BYTES = 8 * 2**20
 """A longer event passes unread."""

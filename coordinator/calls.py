@@ -1,0 +1,66 @@
+"""One request to the HTTP door, and the refusals that it may get. What all its handlers share."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from coordinator import error_shapes
+from coordinator.apis import Api, api_of
+from coordinator.refusal import Refusal, Reply, to_reply
+from lineside.ids import TenantId
+
+ANONYMOUS = TenantId("default")
+"""Whose requests these are, until tenants are configured."""
+
+JSON = "application/json"
+
+ANTHROPIC_VERSION = "anthropic-version"
+"""A header that Anthropic's clients send always, and no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to the door, with the id that its client and our log know it by."""
+
+    request: web.Request
+    id: str
+
+    @property
+    def api(self) -> Api | None:
+        """In whose words it is answered; `None`: the path is no API's, and OpenAI's will do."""
+        path = self.request.path
+        if path.startswith("/v1/messages") or ANTHROPIC_VERSION in self.request.headers:
+            return Api.ANTHROPIC_MESSAGES
+        if path.startswith("/v1/responses"):
+            return Api.OPENAI_RESPONSES
+        return api_of(path)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that name the call in whatever answers it."""
+        return error_shapes.headers(self.api, self.id)
+
+    def refusal(self, refusal: Refusal, record_id: str | None = None) -> web.Response:
+        """Return the answer of a call that gets no other."""
+        return self.reply(to_reply(refusal), record_id)
+
+    def reply(self, reply: Reply, record_id: str | None = None) -> web.Response:
+        """Return a refusal in the shape of the call's API."""
+        headers = {**reply.headers, **self.headers}
+        if record_id is not None:
+            headers["x-lineside-decision"] = record_id
+        body = error_shapes.body(reply, self.api, self.id)
+        response = web.Response(status=reply.status, body=body, content_type=JSON, headers=headers)
+        if "connection" in headers:
+            response.force_close()
+        return response
+
+
+def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return headers by lower-case name; those of one name are one list."""
+    together: dict[str, str] = {}
+    for name, value in headers:
+        name = name.lower()
+        together[name] = f"{together[name]},{value}" if name in together else value
+    return together

@@ -1,0 +1,51 @@
+"""A backend's answer in its client's API: as it came, or translated. Pure."""
+
+from dataclasses import dataclass
+
+from coordinator import error_shapes
+from coordinator.answer_parts import read_answer
+from coordinator.apis import Api
+from coordinator.limits import Usage
+from coordinator.sse import Carried, stream_of
+from coordinator.translate import answers
+
+
+@dataclass(frozen=True, slots=True)
+class Carriage:
+    """From whom to whom, and what a translated answer is to be called."""
+
+    client: Api
+    backend: Api
+    model: str
+    """As the client knows it."""
+    id: str
+    created: int
+    """In Unix seconds."""
+
+    @property
+    def is_native(self) -> bool:
+        """Whether nothing is translated."""
+        return self.client is self.backend
+
+    def stream(self, usage_asked: bool) -> Carried:
+        """Return what carries a stream."""
+        if self.is_native:
+            return stream_of(self.client, usage_asked)
+        return answers.Stream(
+            self.client, self.backend, self.model, usage_asked, self.id, self.created
+        )
+
+    def answer(self, body: bytes) -> tuple[bytes, Usage, str | None] | None:
+        """Return a whole answer, its usage and why it ended; `None`: nobody can read it."""
+        if self.is_native:
+            return body, *read_answer(body, self.client)
+        try:
+            return answers.whole(self.client, self.backend, body, self.model, self.id, self.created)
+        except answers.Unreadable:
+            return None
+
+    def failure(self, status: int, body: bytes, request_id: str) -> bytes:
+        """Return the body of an error."""
+        if self.is_native:
+            return error_shapes.in_shape(self.client, status, body, request_id)
+        return answers.error(self.client, self.backend, status, body)
