@@ -7,7 +7,7 @@ a thread of its own: `/healthz` is answered there, all else on the main loop.
 import asyncio
 import hmac
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from ipaddress import ip_address
 from typing import Any
@@ -65,6 +65,7 @@ class Admin:
         registry: CollectorRegistry,
         index: Callable[[], Mapping[str, object]],
         policies: Callable[[], Mapping[str, object]],
+        providers: Callable[[], Sequence[Mapping[str, object]]],
         silence_s: Callable[[], float],
     ) -> None:
         """`silence_s` says for how long the main loop has not run, on any thread."""
@@ -74,6 +75,7 @@ class Admin:
         self._registry = registry
         self._index = index
         self._policies = policies
+        self._providers = providers
         self._silence_s = silence_s
         self._last_ready = (503, b"")
 
@@ -172,7 +174,8 @@ class Admin:
     async def _show_pools(self, request: web.Request) -> web.StreamResponse:
         now = self._service.clock.monotonic()
         views = self._service.cluster.snapshot(now).engines
-        return _json(pools_shown(self._service.decider.rules.bench(), views))
+        pools = pools_shown(self._service.decider.rules.bench(), views)
+        return _json([*pools, *self._providers()])
 
     async def _decisions(self, request: web.Request) -> web.StreamResponse:
         refused = _FLAGS.get(request.query.get("refused", ""))
@@ -246,6 +249,8 @@ def engine_json(view: EngineView, queue: Queue) -> dict[str, Any]:
         "waiting": load.waiting if load else None,
         "running": load.running if load else None,
         "kv_cache_usage": load.kv_cache_usage if load else None,
+        "gpus": list(engine.gpus),
+        "gpu_utilization": view.gpu_utilization,
         "missing_metrics": list(load.missing) if load else [],
         "inflight": queue.outstanding,
         "queued_tokens": queue.queued_tokens,

@@ -4,11 +4,12 @@ Written by the service with each answer that is complete. Everything fades, and 
 learned of the first of many names goes when there are more.
 """
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from lineside.ids import EngineId, ModelName, TenantId
 
@@ -73,6 +74,29 @@ class _Provider:
     e2e_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
 
 
+class Spread(NamedTuple):
+    """What half of a provider's latest answers took at most, and 95 of 100."""
+
+    p50_s: float
+    p95_s: float
+
+    @classmethod
+    def of(cls, seconds: Collection[float]) -> "Spread | None":
+        """Return it; `None`: of no answers."""
+        if not seconds:
+            return None
+        ranked = sorted(seconds)
+        return cls(median(ranked), ranked[math.ceil(0.95 * len(ranked)) - 1])
+
+
+class Latency(NamedTuple):
+    """What a provider's answers with one model took lately. `None`: it has given none yet."""
+
+    ttft: Spread | None
+    """Of streams."""
+    e2e: Spread | None
+
+
 class Answers:
     """What was learned of answers."""
 
@@ -100,6 +124,14 @@ class Answers:
         """Return the median time to the end of its answers."""
         known = self._providers.get((provider, model))
         return median(known.e2e_s) if known and known.e2e_s else None
+
+    def latencies(self, provider: EngineId) -> dict[ModelName, Latency]:
+        """Return what a provider's answers took, by model."""
+        return {
+            model: Latency(Spread.of(known.ttft_s), Spread.of(known.e2e_s))
+            for (name, model), known in self._providers.items()
+            if name == provider
+        }
 
     def note_tokens(self, tenant: TenantId, model: ModelName, tokens: int) -> None:
         """Note how long an answer was."""

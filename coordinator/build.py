@@ -38,6 +38,7 @@ from coordinator.metrics import Gauges, Metrics
 from coordinator.numbering import Numbering
 from coordinator.overlay import Overlay
 from coordinator.predict import Learned
+from coordinator.provider_views import ProviderViews
 from coordinator.providers import ProviderKeys
 from coordinator.readiness import Readiness
 from coordinator.recent import RecentWork
@@ -118,6 +119,8 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     readiness = Readiness(core.service, cap, numbering, folder)
     gauges = Gauges(core.service, readiness, core.caches, cap, agents.counters, lambda: lag.seconds)
     registry.register(gauges)
+    providers = ProviderViews(core.service, lambda: keys.problems)
+    registry.register(providers)
     to_engines = await stack.enter_async_context(dispatch.session(credentials))
     suspect, timeouts = discovery.suspect, config.timeouts
     dispatcher = dispatch.Dispatcher(core.service, to_engines, timeouts, suspect, keys)
@@ -128,7 +131,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         cap=cap,
         discovery=discovery,
         agents=agents,
-        admin=_admin(config, core, readiness, registry, cap, folder, lag),
+        admin=_admin(config, core, readiness, registry, cap, folder, lag, providers),
         door=Door(
             core.service,
             dispatcher,
@@ -244,6 +247,7 @@ def _admin(
     cap: IndexCap,
     folder: ResourceFolder | None,
     lag: Lag,
+    providers: ProviderViews,
 ) -> Admin:
     return Admin(
         core.service,
@@ -252,6 +256,7 @@ def _admin(
         registry,
         partial(_index_shown, core.caches, cap, core.service.overlay),
         lambda: {**core.rules.shown(), **(folder.shown() if folder else _NO_FOLDER)},
+        providers.shown,
         lambda: lag.silence_s,
     )
 

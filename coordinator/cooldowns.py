@@ -140,7 +140,7 @@ class Cooldowns:
     def got_on(self, provider: EngineId, now: float) -> None:
         """Note that an answer goes on; it was noted when it began."""
 
-    def retain(self, providers: Container[EngineId]) -> None:
+    def retain(self, providers: Container[str]) -> None:
         """Forget all others."""
         for gone in [name for name in self._providers if name not in providers]:
             del self._providers[gone]

@@ -34,6 +34,7 @@ from coordinator.refusal import (
     MethodNotAllowed,
     NotFound,
     Refusal,
+    blamed,
 )
 from coordinator.relay import Limit, NotBegun, Relay
 from coordinator.service import Refused, Routed
@@ -231,6 +232,7 @@ class Door:
             if limit is not None:
                 self._open.discard(limit)
         if refusal is not None:
+            refusal = blamed(refusal, routed.candidate.type)
             self._service.failed(routed, refusal)
             if relay.response is None:
                 return call.refusal(refusal, routed.record.id)

@@ -79,6 +79,7 @@ async def _chores(parts: Parts) -> None:
         if late := parts.service.expire():
             log.warning("leases expired", count=late)
         _look_at_engines(parts)
+        _look_at_providers(parts)
         parts.agents.vouch(parts.service.audit.take_due())
         _doubt(parts)
         if change := parts.cap.look(parts.service.clock.monotonic()):
@@ -109,6 +110,17 @@ def _look_at_engines(parts: Parts) -> None:
             log.warning("engine excluded", engine=engine, reason=reason)
         else:
             log.info("engine used again", engine=engine)
+
+
+def _look_at_providers(parts: Parts) -> None:
+    """Forget those that are no longer there; tell of those that get no requests, or again do."""
+    decider = parts.service.decider
+    decider.cooldowns.retain(decider.rules.providers)
+    for provider, cause in decider.cooldowns.take_news():
+        if cause is None:
+            log.info("provider used again", provider=provider)
+        else:
+            log.warning("provider cools down", provider=provider, reason=cause.value)
 
 
 async def _keep(kept: LearnedStore) -> None:

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from coordinator.cap import IndexCap, State
+from coordinator.cooldowns import Cause
 from coordinator.discovery import NOT_ASKED
 from coordinator.engines import EngineView
 from coordinator.numbering import Numbering
 from coordinator.resources import ResourceFolder
 from coordinator.service import Service
+from lineside.ids import EngineId
 
 FILL_S = 10.0
 """From the start, for every engine's first snapshot; then it is served around."""
@@ -33,6 +35,8 @@ CODES = (
     "index_coarse",
     "index_over",
     "overlay_full",
+    "provider_cooldown",
+    "provider_key_refused",
     "resources_rejected",
     "resources_rolled_back",
     "store_away",
@@ -82,7 +86,8 @@ class Readiness:
         awaited = {text for _, text in self._awaited(views)}
         reasons = [reason for view in views if (reason := _of_engine(view))]
         reasons = [reason for reason in reasons if reason.text not in awaited]
-        return [*reasons, *(self._of_events(views) if not awaited else ()), *self._of_parts()]
+        events = self._of_events(views) if not awaited else ()
+        return [*reasons, *events, *self._of_providers(), *self._of_parts()]
 
     def _awaited(self, views: tuple[EngineView, ...]) -> list[Reason]:
         """Return the engines that a start waits for: unasked ones, and those without a snapshot."""
@@ -102,6 +107,15 @@ class Readiness:
             yield Reason("no_agent", "engines publish KV events and no agent is connected")
         if not publishing and any(view.engine.models for view in views):
             yield Reason("no_events", "no engine publishes KV events: all go by load alone")
+
+    def _of_providers(self) -> Iterator[Reason]:
+        decider, now = self._service.decider, self._service.clock.monotonic()
+        for name in decider.rules.providers:
+            pause = decider.cooldowns.pause(EngineId(name), now)
+            if pause is not None:
+                is_key = pause.cause is Cause.KEY_REFUSED
+                code = "provider_key_refused" if is_key else "provider_cooldown"
+                yield Reason(code, f"provider {name} cools down: {pause.cause.value}")
 
     def _of_parts(self) -> Iterator[Reason]:
         if self._cap.state is State.OVER:

@@ -17,7 +17,7 @@ from coordinator import error_shapes
 from coordinator.answer_parts import response_id
 from coordinator.apis import Api
 from coordinator.calls import JSON, Call
-from coordinator.candidates import spoken
+from coordinator.candidates import Provider, spoken
 from coordinator.carriers import Carriage
 from coordinator.config import Timeouts
 from coordinator.dispatch import PROVIDER_UNAVAILABLE, UNAVAILABLE
@@ -82,7 +82,8 @@ class Limit:
         self._timer = timer
         self._timeouts = timeouts
         self._now = asyncio.get_running_loop().time
-        self._end = self._now() + timeouts.total_s
+        self._last = self._now() + timeouts.total_s
+        self._total_s, self._end = timeouts.total_s, self._last
         self._phase = ""
         self._touched = 0.0
         self._grain_s = TOUCH_S
@@ -94,8 +95,14 @@ class Limit:
         self._phase = phase
         self._touched = self._now()
         self._grain_s = min(TOUCH_S, self._seconds() / 8)
-        if self._stopped is None:
-            self._timer.reschedule(min(self._end, self._touched + self._seconds()))
+        self._arm()
+
+    def within(self, total_s: float | None, past_s: float) -> None:
+        """Let an answer take no longer than its backend may, of which a part is past."""
+        self._total_s, self._end = self._timeouts.total_s, self._last
+        if total_s is not None and (end := self._now() + total_s - past_s) < self._last:
+            self._total_s, self._end = total_s, end
+        self._arm()
 
     def touch(self) -> bool:
         """Note that something came. Cheap: the timer moves once in a while, and then it is true."""
@@ -115,8 +122,12 @@ class Limit:
         if self._stopped is not None:
             return self._stopped
         if self._now() >= self._end:
-            self._phase = "total"
+            return UpstreamTimeout("total", self._total_s)
         return UpstreamTimeout(self._phase, self._seconds())
+
+    def _arm(self) -> None:
+        if self._stopped is None:
+            self._timer.reschedule(min(self._end, self._touched + self._seconds()))
 
     def _seconds(self) -> float:
         seconds: float = getattr(self._timeouts, f"{self._phase}_s")
@@ -150,6 +161,8 @@ class Relay:
         self, upstream: aiohttp.ClientResponse, limit: Limit
     ) -> Refusal | NotBegun | None:
         """Relay all of it; return what went wrong, if the backend did not come to its end."""
+        target, past_s = self._routed.target, self._service.clock.monotonic() - self._routed.decided
+        limit.within(target.timeout_s if isinstance(target, Provider) else None, past_s)
         if upstream.status in KEY_REFUSED:
             return UpstreamError(upstream.status)
         if self._routed.request.stream and upstream.content_type in STREAMS:
