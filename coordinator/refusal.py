@@ -6,7 +6,7 @@ repeat a prompt, and name nothing of another tenant.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, assert_never
+from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
 
@@ -131,7 +131,9 @@ class BodyTruncated:
 
 @dataclass(frozen=True, slots=True)
 class BodyWithheld:
-    """A gateway in front of a door shows no bodies, and the decision depends on this one."""
+    """A gateway in front of a door shows no bodies of this kind, and one is needed here."""
+
+    of: Literal["request", "response"] = "request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,8 +376,8 @@ def _hidden_reply(refusal: BodyTruncated | BodyWithheld) -> Reply:
         text = "the body is larger than the gateway hands over; send a shorter request"
         return Reply(413, "body_truncated", "RequestEntityTooLargeError", text)
     text = (
-        "the gateway shows no request bodies here, and this request needs its own read;"
-        " its operator must set `request_body_mode: FULL_DUPLEX_STREAMED`"
+        f"the gateway shows no {refusal.of} bodies here, and this request cannot do without;"
+        f" its operator must set `{refusal.of}_body_mode: FULL_DUPLEX_STREAMED`"
     )
     return Reply(500, "body_withheld", "InternalServerError", text)
 
