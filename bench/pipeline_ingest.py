@@ -27,7 +27,7 @@ from coordinator.cluster import Cluster, Engine, ServedModel
 from coordinator.feed import Reason, Stream
 from coordinator.ingest import AgentsServicer, serving
 from coordinator.numbering import Numbering
-from coordinator.store import SqliteStore
+from coordinator.stores.sqlite import SqliteStore
 from lineside.clock import SystemClock
 from lineside.digest import Delta, SnapshotChunk
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, ModelName, NodeId

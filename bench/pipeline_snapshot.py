@@ -25,7 +25,7 @@ from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.ingest import AgentsServicer, serving
 from coordinator.numbering import Numbering
-from coordinator.store import SqliteStore
+from coordinator.stores.sqlite import SqliteStore
 from lineside.clock import SystemClock
 from lineside.ids import BlockKey, EngineId, Generation, Medium
 from lineside.signals import Load, NodeGpus, Status

@@ -45,7 +45,8 @@ from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.resources import ResourceFolder
 from coordinator.rules import Resources, Rules
-from coordinator.store import SqliteStore, Store, StoreUnavailable, cluster_secret
+from coordinator.store import Store, StoreUnavailable, cluster_secret
+from coordinator.stores.sqlite import SqliteStore
 from coordinator.tagging import GivenTags
 from coordinator.tokens import Tokens
 from coordinator.watch import WatchedService

@@ -1,25 +1,39 @@
-"""Small shared state with compare-and-set: the seam, and SQLite in a file or in memory.
+"""Small shared state: keys, values, revisions, leases and watches. The seam; `stores/` has it.
 
-Holds what coordinators must agree on (the cluster's secret; later tenants and grants), never
-blocks, per-request counters or metrics. SQLite runs on a thread of its own, off the event loop.
+Holds what coordinators must agree on (the cluster's secret, members, numbers, applied resources),
+never blocks, per-request counters or metrics. `docs/operations.md` lists every key.
 """
 
-import asyncio
 import secrets
-import sqlite3
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NewType, Protocol, TypeAlias
 
-T = TypeVar("T")
+LeaseId = NewType("LeaseId", int)
 
 SECRET_KEY = "cluster/secret"
 SECRET_BYTES = 32
 
+MAX_WRITES = 100
+"""In one transaction; etcd takes 128 operations."""
+
+MAX_VALUE_BYTES = 1_000_000
+"""Of all values of a transaction together; etcd takes requests of 1.5 MiB."""
+
 
 class StoreUnavailable(Exception):
-    """The store cannot be read or written now; says why. What is known already still holds."""
+    """The store cannot be read or written now; says why. What is known already still holds.
+
+    A write may have been carried out all the same: whoever must know reads it back.
+    """
+
+
+class Compacted(Exception):
+    """The changes that a watch asks for are not known (any more): list, and watch from there."""
+
+
+class LeaseLost(Exception):
+    """There is no such lease (any more), and its keys are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +44,97 @@ class Stored:
     revision: int
 
 
-class Store(Protocol):
-    """Keys with values. Every write raises the store's revision by one.
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All keys with one prefix, as they were at one revision of the store."""
 
-    Every call may raise `StoreUnavailable`.
+    entries: Mapping[str, Stored]
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one write left of one key; `value` `None`: it was deleted, or its lease ended."""
+
+    key: str
+    value: bytes | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A key gets a value, and goes when the lease does. Without one it stays."""
+
+    key: str
+    value: bytes
+    lease: LeaseId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """A key goes, if it is there."""
+
+    key: str
+
+
+Write: TypeAlias = Put | Delete
+
+
+class Store(Protocol):
+    """Keys with values. Each write, or transaction, raises the store's revision.
+
+    Every call may raise `StoreUnavailable`, within seconds.
     """
 
     async def get(self, key: str) -> Stored | None:
         """Return a key's value."""
         ...
 
-    async def compare_and_set(self, key: str, expected: int | None, value: bytes) -> Stored | None:
+    async def range(self, prefix: str) -> Listing:
+        """Return all keys that begin so."""
+        ...
+
+    async def compare_and_set(
+        self, key: str, expected: int | None, value: bytes, lease: LeaseId | None = None
+    ) -> Stored | None:
         """Write if the key is still at revision `expected` (`None`: absent).
 
         Returns what was written, or `None` when somebody else was first.
         """
         ...
 
+    async def transact(
+        self, expected: Mapping[str, int | None], writes: Sequence[Write]
+    ) -> int | None:
+        """Carry out all writes if each key is still at its expected revision, else none.
+
+        Returns the store's revision after it, or `None` when a key was not as expected. At most
+        `MAX_WRITES`, each of another key. Raises `LeaseLost` where a lease is not there.
+        """
+        ...
+
+    def watch(self, prefix: str, after: int) -> AsyncGenerator[Sequence[Change], None]:
+        """Yield every change above a revision, each once and in order, for ever.
+
+        What one transaction changed comes together. While the store is away it waits, then goes
+        on where it was; raises `Compacted` where that cannot be.
+        """
+        ...
+
+    async def grant(self, ttl_s: float) -> LeaseId:
+        """Make a lease that ends unless it is kept within every `ttl_s`; whole seconds count."""
+        ...
+
+    async def keep(self, lease: LeaseId) -> None:
+        """Let a lease run anew. Raises `LeaseLost`."""
+        ...
+
+    async def revoke(self, lease: LeaseId) -> None:
+        """End a lease, if it is there: its keys go at once."""
+        ...
+
     async def revision(self) -> int:
-        """Return the revision of the last write; 0 for a store never written."""
+        """Return the revision of the last write; it never falls in a store's life."""
         ...
 
     async def close(self) -> None:
@@ -56,88 +142,22 @@ class Store(Protocol):
         ...
 
 
-class SqliteStore:
-    """A store in one SQLite database, for one coordinator."""
-
-    def __init__(self, path: str) -> None:
-        """Use a file, or `:memory:`. Nothing is opened before the first call."""
-        self._path = path
-        # One thread: SQLite serialises anyway, and a memory database belongs to its connection.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
-        self._connection: sqlite3.Connection | None = None
-
-    async def get(self, key: str) -> Stored | None:
-        return await self._call(lambda db: _get(db, key))
-
-    async def compare_and_set(self, key: str, expected: int | None, value: bytes) -> Stored | None:
-        return await self._call(lambda db: _compare_and_set(db, key, expected, value))
-
-    async def revision(self) -> int:
-        return await self._call(_revision)
-
-    async def close(self) -> None:
-        def close() -> None:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-        await asyncio.get_running_loop().run_in_executor(self._thread, close)
-        self._thread.shutdown(wait=False)
-
-    async def _call(self, do: Callable[[sqlite3.Connection], T]) -> T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._thread, lambda: do(self._open())
-            )
-        except sqlite3.Error as error:
-            raise StoreUnavailable(f"SQLite: {error}") from error
-
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            # No write-ahead log: to switch it on at once from two processes fails as locked.
-            db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            db.execute("PRAGMA busy_timeout = 5000")
-            db.execute(
-                "CREATE TABLE IF NOT EXISTS entries"
-                " (key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL)"
-            )
-            self._connection = db
-        return self._connection
-
-
-def _get(db: sqlite3.Connection, key: str) -> Stored | None:
-    row = db.execute("SELECT value, revision FROM entries WHERE key = ?", (key,)).fetchone()
-    return None if row is None else Stored(bytes(row[0]), int(row[1]))
-
-
-def _compare_and_set(
-    db: sqlite3.Connection, key: str, expected: int | None, value: bytes
-) -> Stored | None:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        before = _get(db, key)
-        if (None if before is None else before.revision) != expected:
-            db.execute("ROLLBACK")
-            return None
-        revision = _revision(db) + 1
-        db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (key, value, revision))
-        db.execute("COMMIT")
-    except sqlite3.Error:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-    return Stored(value, revision)
-
-
-def _revision(db: sqlite3.Connection) -> int:
-    return int(db.execute("SELECT coalesce(max(revision), 0) FROM entries").fetchone()[0])
+def check(expected: Mapping[str, int | None], writes: Sequence[Write]) -> None:
+    """Refuse a transaction that not every store could take. Raises `ValueError`."""
+    if not 0 < len(writes) <= MAX_WRITES or len(expected) > MAX_WRITES:
+        raise ValueError(f"a transaction has 1 to {MAX_WRITES} writes, not {len(writes)}")
+    if len({write.key for write in writes}) != len(writes):
+        raise ValueError("a transaction writes each key once")
+    size = sum(len(write.value) for write in writes if isinstance(write, Put))
+    if size > MAX_VALUE_BYTES:
+        raise ValueError(f"a transaction writes {MAX_VALUE_BYTES} bytes at most, not {size}")
 
 
 async def cluster_secret(store: Store) -> bytes:
     """Return the secret that seeds every block key; create it at the cluster's first start."""
     fresh = secrets.token_bytes(SECRET_BYTES)
-    if written := await store.compare_and_set(SECRET_KEY, None, fresh):
-        return written.value
-    stored = await store.get(SECRET_KEY)
-    assert stored is not None  # nothing deletes it
-    return stored.value
+    while True:
+        if (stored := await store.get(SECRET_KEY)) is not None:
+            return stored.value
+        if (written := await store.compare_and_set(SECRET_KEY, None, fresh)) is not None:
+            return written.value

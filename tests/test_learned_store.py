@@ -2,7 +2,8 @@
 
 from coordinator.learned_store import KEY, LearnedStore
 from coordinator.predict import Learned
-from coordinator.store import SqliteStore, Stored, StoreUnavailable
+from coordinator.store import Stored, StoreUnavailable
+from coordinator.stores.sqlite import SqliteStore
 from tests.test_predict import A, learned
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine
 from coordinator.numbering import Numbering
-from coordinator.store import SqliteStore, Store, StoreUnavailable, cluster_secret
+from coordinator.store import Store, StoreUnavailable, cluster_secret
+from coordinator.stores.sqlite import SqliteStore
 from lineside.ids import EngineId, GroupId, NodeId
 
 

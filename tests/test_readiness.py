@@ -7,7 +7,7 @@ from coordinator.cap import IndexCap, State
 from coordinator.discovery import NOT_ASKED
 from coordinator.numbering import Numbering
 from coordinator.readiness import CODES, FILL_S, Readiness
-from coordinator.store import SqliteStore
+from coordinator.stores.sqlite import SqliteStore
 from lineside.ids import EngineId, GroupId
 from lineside.signals import Events, Load, Status
 from tests.cells import Cell, engine

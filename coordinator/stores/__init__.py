@@ -1,0 +1,1 @@
+"""The stores there are: SQLite in a file or in memory, and etcd."""
