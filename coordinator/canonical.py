@@ -34,6 +34,7 @@ from coordinator.fields import (
     tools_of,
     whole_of,
 )
+from coordinator.fields import BadRequest as BadRequest
 from coordinator.translate.requests import Untranslatable, chat_form
 
 FORBIDDEN_KEYS = frozenset(
@@ -67,14 +68,6 @@ MAX_CONTAINERS = 50_000
 
 MAX_VALUES = 2_000_000
 """The same for values in all of them, at 0.1 us each: a prompt of two million token ids."""
-
-
-@dataclass(frozen=True, slots=True)
-class BadRequest:
-    """What the client must change, in one sentence, and the field that it concerns."""
-
-    message: str
-    param: str | None
 
 
 @dataclass(frozen=True, slots=True)

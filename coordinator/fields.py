@@ -4,6 +4,7 @@ Pure. No message repeats what the client sent.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from lineside.hashing import pack
@@ -27,6 +28,14 @@ MAX_CACHE_SALT_CHARS = 1024
 
 MAX_ID_CHARS = 256
 """A longer id of a response was made by no engine, and is remembered of none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRequest:
+    """What the client must change, in one sentence, and the field that it concerns."""
+
+    message: str
+    param: str | None
 
 
 class Invalid(Exception):

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
 
-from coordinator.canonical import BadRequest
+from coordinator.fields import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
