@@ -103,7 +103,11 @@ async def picker(
     desk: Desk, terms: Terms, decide_s: float = 0.3, port: int = 0
 ) -> AsyncIterator[str]:
     """Serve a door before a desk; give its address."""
-    door = Door(desk, terms, receive_s=5.0, decide_s=decide_s)
+
+    async def admit(context: object) -> Desk:
+        return desk
+
+    door = Door(admit, terms, receive_s=5.0, decide_s=decide_s)
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", 2 * BODY_LIMIT)])
     server.add_generic_rpc_handlers((door.handler(),))
     bound = server.add_insecure_port(f"127.0.0.1:{port}")

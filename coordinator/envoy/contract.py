@@ -42,12 +42,7 @@ CONTROL = frozenset(
 )
 """Headers that are meant for pickers, and end here."""
 
-LIVENESS = "liveness"
-READINESS = "readiness"
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
-REFERENCE = "inference-extension"
-HEALTH_NAMES = ("", READINESS, SERVICE, REFERENCE)
-"""What gateways ask the health of, to know whether to send requests here."""
 
 
 def value(headers: Headers, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Decides for the Envoy door, and hears what became of its requests: the coordinator's side of it.
+"""Decides for the Envoy door, and hears what became of its requests: the coordinator's side.
 
 What is decided is the routing query's; what has no body to decide by goes to any engine that is
 ready. Decisions are reported on as any gateway's are.
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from coordinator.apis import PATHS
-from coordinator.candidates import Provider
+from coordinator.callers import Caller, NotYours, tenant_of
+from coordinator.candidates import Provider, spoken
+from coordinator.carriers import Carriage
 from coordinator.engines import Engine
 from coordinator.envoy import contract
 from coordinator.envoy.exchange import Exchange, Terms
@@ -27,15 +29,12 @@ from coordinator.envoy.messages import (
     Rejected,
     Served,
 )
-from coordinator.envoy.reading import Native
+from coordinator.envoy.reading import Carried, Native, Reading
 from coordinator.offers import PRIVATE, Offer
-from coordinator.query import Answered, Queries, Query, Refused
+from coordinator.query import NOBODY, Answered, Queries, Query, Refused
 from coordinator.refusal import BodyWithheld, NoEngineReady, NotFound, Refusal
 from coordinator.reports import Event, Report
 from coordinator.watch import WatchedService
-
-CALLER = "envoy"
-"""As whom this door asks and reports."""
 
 MODEL_NAME = "x-gateway-model-name"
 """A header in which a filter before this one names the model, where bodies do not come by here."""
@@ -49,16 +48,16 @@ SERVED_AS = ("picked", "fallback", "elsewhere")
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the operator wants of this door."""
+    """What the operator wants of this door, beside its terms."""
 
     endpoints: int = 1
     """At most so many are named."""
-    keys: bool = False
-    """The gateway is told the credentials of backends."""
+    tenant_header: str | None = None
+    """In which a gateway says whose a request is."""
 
 
-class Desk:
-    """The one desk of a coordinator."""
+class Books:
+    """What all desks have in common."""
 
     def __init__(
         self,
@@ -70,75 +69,102 @@ class Desk:
     ) -> None:
         self.served: Counter[str] = Counter()
         """By `SERVED_AS`; `elsewhere` is a misroute."""
-        self._service = service
-        self._queries = queries
-        self._terms = terms
-        self._wishes = wishes
-        self._choose = choose
+        self.service = service
+        self.queries = queries
+        self.terms = terms
+        self.wishes = wishes
+        self.choose = choose
+
+
+class Desk:
+    """The desk of one caller."""
+
+    def __init__(self, books: Books, caller: Caller) -> None:
+        self._books = books
+        self._caller = caller
+        self._queries = books.queries
+        self._service = books.service
 
     async def ask(self, question: Question) -> Picked | Rejected:
         """Decide a request."""
         asked_for = contract.value(question.headers, contract.ASKED_FOR)
-        if self._terms.conformance and asked_for:
+        if self._books.terms.conformance and asked_for:
             return Picked(self._named(asked_for))
         if question.method in WITHOUT_BODY:
             return self._anyone(question, None)
         if question.body is None:
             return self._unread(question)
         answer = await self._queries.ask(self._query(question))
-        return _rejected(answer) if isinstance(answer, Refused) else self._picked(answer, question)
+        if isinstance(answer, Refused):
+            return _rejected(answer)
+        reading = _reading(answer, question)
+        if reading.is_foreign and not question.readable:
+            self._queries.reports.report(
+                Report(answer.decision_id, Event.FAILED, status=500), self._caller.name
+            )
+            return self._refused(question, BodyWithheld("response"))
+        return self._picked(answer, question, reading)
 
     def refuse(self, refusal: Refusal, exchange: Exchange) -> Rejected:
         """Put a refusal into the shape of the client's API, and record it."""
-        query = self._query(exchange.question(None))
-        return _rejected(self._queries.refuse(query, refusal))
+        return self._refused(exchange.question(None), refusal)
 
     def follow(self, picked: Picked) -> Following:
         """Return what reads the answer to a request that was sent on."""
+        terms = self._books.terms
         return Following(
-            self._terms.interest,
+            terms.interest,
             picked.endpoints,
             reading=picked.reading or Native(),
             decision=picked.decision,
-            shows_served=self._terms.conformance,
+            shows_served=terms.conformance,
         )
 
     def note(self, following: Following, note: Note) -> None:
         """Hear what became of a request."""
         if isinstance(note, Served):
-            self.served[_served_as(note)] += 1
+            if following.endpoints:
+                self._books.served[_served_as(note)] += 1
         elif following.decision is not None:
             report = _report(following.decision, note, following.served)
-            self._queries.reports.report(report, CALLER)
+            self._queries.reports.report(report, self._caller.name)
 
     def _query(self, question: Question) -> Query:
+        wishes = self._books.wishes
+        tenant = NOBODY
+        if wishes.tenant_header is not None:
+            said = contract.value(question.headers, wishes.tenant_header) or ""
+            named = tenant_of(self._caller, said)
+            tenant = NOBODY if isinstance(named, NotYours) else named
         return Query(
             method=question.method,
             path=question.path,
-            headers=question.headers,
+            headers=[each for each in question.headers if each[0] != wishes.tenant_header],
             body=question.body or b"",
+            tenant=tenant,
             subset=question.subset,
-            caller=CALLER,
-            wants_keys=self._wishes.keys,
-            fallbacks=self._wishes.endpoints - 1,
-            meters=question.readable,
+            caller=self._caller.name,
+            wants_keys=self._caller.wants_keys,
+            fallbacks=wishes.endpoints - 1,
+            meters=question.readable and self._books.terms.interest is Interest.USAGE,
         )
 
-    def _picked(self, answer: Answered, question: Question) -> Picked:
+    def _refused(self, question: Question, refusal: Refusal) -> Rejected:
+        return _rejected(self._queries.refuse(self._query(question), refusal))
+
+    def _picked(self, answer: Answered, question: Question, reading: Reading) -> Picked:
         first, *others = answer.offers
-        routed = answer.routed
-        target = first.candidate.target
-        sets, backend = dict(first.set_headers), None
+        target, sets = first.candidate.target, dict(first.set_headers)
         endpoints = tuple(
             each.candidate.target.endpoint for each in (first, *_alike(first, others))
         )
+        backend = None
         if isinstance(target, Provider):
             where = urlsplit(first.url)
             sets[":path"] = where.path + (f"?{where.query}" if where.query else "")
             endpoints, backend = (), target.id
-        if self._terms.interest is Interest.USAGE:
+        if reading.is_foreign or self._books.terms.interest is Interest.USAGE:
             sets["accept-encoding"] = "identity"  # what is read must be readable
-        request = routed.request
         return Picked(
             endpoints=endpoints,
             backend=backend,
@@ -146,19 +172,19 @@ class Desk:
             set_headers=tuple(sets.items()),
             remove_headers=first.remove_headers,
             decision=answer.decision_id,
-            reading=Native(request.api, request.usage_asked),
+            reading=reading,
         )
 
     def _unread(self, question: Question) -> Picked | Rejected:
         """Decide where the body does not come by here: only if nothing depends on it."""
         path = question.path.partition("?")[0]
         if path not in PATHS:
-            return _rejected(self._queries.refuse(self._query(question), NotFound()))
+            return self._refused(question, NotFound())
         rules, model = self._service.decider.rules, contract.value(question.headers, MODEL_NAME)
         models = rules.bench().layout.inventory.models
         if not rules.policies.rules and (model is not None or len(models) == 1):
             return self._anyone(question, model)
-        return _rejected(self._queries.refuse(self._query(question), BodyWithheld()))
+        return self._refused(question, BodyWithheld())
 
     def _anyone(self, question: Question, model: str | None) -> Picked | Rejected:
         """Choose the engine that has the least to do; nothing is accounted."""
@@ -171,12 +197,11 @@ class Desk:
             and (model is None or view.engine.serves(model))
         ]
         if not able:
-            refusal = NoEngineReady(model or "this request")
-            return _rejected(self._queries.refuse(self._query(question), refusal))
+            return self._refused(question, NoEngineReady(model or "this request"))
         queues = self._service.inflight.queues([engine.id for engine in able], now)
         least = min(queue.outstanding for queue in queues)
         idlest = [e for e, queue in zip(able, queues, strict=True) if queue.outstanding == least]
-        engine = self._choose(idlest)
+        engine = self._books.choose(idlest)
         return Picked((engine.endpoint,), remove_headers=PRIVATE)
 
     def _named(self, asked_for: str) -> tuple[str, ...]:
@@ -198,6 +223,16 @@ def _alike(first: Offer, others: list[Offer]) -> list[Offer]:
         and (each.body, dict(each.set_headers), each.remove_headers)
         == (first.body, dict(first.set_headers), first.remove_headers)
     ]
+
+
+def _reading(answer: Answered, question: Question) -> Reading:
+    record, request = answer.routed.record, answer.routed.request
+    backend = spoken(answer.routed.target, request.api) or request.api
+    carriage = Carriage(request.api, backend, request.model, record.id, int(record.at))
+    asked = request.usage_asked
+    if not carriage.is_native:  # what is translated is written anew, with usage only if asked for
+        asked = asked and b'"include_usage"' in (question.body or b"")
+    return Carried(carriage, asked, record.request_id)
 
 
 def _rejected(refused: Refused) -> Rejected:

@@ -5,7 +5,7 @@ some gateways take that for leave to send the request on as it is, or with its b
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
 import grpc
@@ -29,11 +29,11 @@ from lineside import logs
 
 log = logs.get("coordinator.envoy.door")
 
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 
 
 class Desk(Protocol):
-    """Who decides, and hears what became of it."""
+    """Who decides one caller's requests, and hears what became of them."""
 
     async def ask(self, question: Question) -> Picked | Rejected:
         """Decide a request. What was taken for it is given back if this is cancelled."""
@@ -52,12 +52,16 @@ class Desk(Protocol):
         ...
 
 
+Admit: TypeAlias = Callable[[Context], Awaitable[Desk]]
+"""Finds a caller's desk. Ends the call of one who may not ask."""
+
+
 class Door:
     """The service, and how many streams it has open."""
 
-    def __init__(self, desk: Desk, terms: Terms, receive_s: float, decide_s: float) -> None:
+    def __init__(self, admit: Admit, terms: Terms, receive_s: float, decide_s: float) -> None:
         """`receive_s`: for a request's body; `decide_s`: for the decision about it."""
-        self._desk = desk
+        self._admit = admit
         self._terms = terms
         self._receive_s = receive_s
         self._decide_s = decide_s
@@ -71,7 +75,8 @@ class Door:
         return grpc.method_handlers_generic_handler(contract.SERVICE, {"Process": process})
 
     async def _process(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        call = _Call(self._desk, Exchange(self._terms, self._desk.follow), context)
+        desk = await self._admit(context)
+        call = _Call(desk, Exchange(self._terms, desk.follow), context)
         self.calls += 1
         try:
             await self._serve(call, messages)

@@ -175,16 +175,12 @@ class Exchange:
             headers=tuple(each for each in self.headers if not each[0].startswith(":")),
             body=body,
             subset=self._subset,
-            readable=self._is_readable(),
+            readable=self._modes.response is not BodyMode.NONE,
         )
 
     def _question(self, at: Part, body: bytes | None) -> Question:
         self._asked_at = at
         return self.question(body)
-
-    def _is_readable(self) -> bool:
-        interest, mode = self.terms.interest, self._modes.response
-        return interest is Interest.USAGE and mode in (BodyMode.DUPLEX, BodyMode.STREAMED)
 
     def _too_large(self) -> Refuse:
         self._asked_at = "request_body"

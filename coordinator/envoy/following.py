@@ -78,6 +78,8 @@ class Following:
         """
         if watches or self.interest is Interest.USAGE or mode is BodyMode.DUPLEX:
             return True
+        if self.reading.is_foreign:
+            return True
         return self.interest is Interest.SERVED or self.shows_served
 
     def take(self, said: Said, mode: BodyMode, watches: bool) -> Sequence[Effect]:

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coordinator.apis import Api
+from coordinator.carriers import Carriage
 from coordinator.limits import Usage
-from coordinator.sse import Carried, read_answer, stream_of
+from coordinator.sse import Carried as Stream
+from coordinator.sse import read_answer, stream_of
 
 
 class Reading(Protocol):
@@ -16,7 +18,7 @@ class Reading(Protocol):
         """The client speaks another API: what goes on is not what comes."""
         ...
 
-    def stream(self) -> Carried:
+    def stream(self) -> Stream:
         """Return what carries a stream."""
         ...
 
@@ -33,8 +35,37 @@ class Native:
     usage_asked: bool = True
     is_foreign: bool = False
 
-    def stream(self) -> Carried:
+    def stream(self) -> Stream:
         return stream_of(self.api, self.usage_asked)
 
     def whole(self, status: int, body: bytes) -> tuple[bytes, Usage, str | None]:
         return body, *(read_answer(body, self.api) if status == 200 else (Usage(), None))
+
+
+class Unreadable(Exception):
+    """A provider's answer that nobody can make out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """An answer on its way from one API to another, or the same."""
+
+    carriage: Carriage
+    usage_asked: bool
+    request_id: str
+
+    @property
+    def is_foreign(self) -> bool:
+        return not self.carriage.is_native
+
+    def stream(self) -> Stream:
+        return self.carriage.stream(self.usage_asked)
+
+    def whole(self, status: int, body: bytes) -> tuple[bytes, Usage, str | None]:
+        """Raises `Unreadable`."""
+        if status != 200:
+            return self.carriage.failure(status, body, self.request_id), Usage(), None
+        read = self.carriage.answer(body)
+        if read is None:
+            raise Unreadable
+        return read
