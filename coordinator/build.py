@@ -29,6 +29,8 @@ from coordinator.decider import Decider
 from coordinator.discovery import Discovery
 from coordinator.door_http import Door
 from coordinator.engines import Engine
+from coordinator.envoy.doors import EnvoyDoor, EnvoyMetrics
+from coordinator.gateway_doors import DoorMetrics, GatewayDoors, keys_of
 from coordinator.hub import Hub
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer
@@ -83,6 +85,8 @@ class Parts:
     agents: AgentsServicer
     admin: Admin
     door: Door
+    gateways: GatewayDoors
+    envoy: EnvoyDoor
     resources: ResourceFolder | None
     kept: LearnedStore
     lag: Lag
@@ -122,6 +126,10 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     registry.register(gauges)
     providers = ProviderViews(core.service, lambda: keys.problems)
     registry.register(providers)
+    gateways = GatewayDoors(config, core.service, readiness, keys_of(credentials, keys))
+    registry.register(DoorMetrics(gateways))
+    envoy = EnvoyDoor(config, core.service, gateways.queries, gateways.callers)
+    registry.register(EnvoyMetrics(envoy))
     to_engines = await stack.enter_async_context(dispatch.session(credentials))
     suspect, timeouts = discovery.suspect, config.timeouts
     dispatcher = dispatch.Dispatcher(core.service, to_engines, timeouts, suspect, keys)
@@ -141,6 +149,8 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
             config.body_limit_bytes,
             CrossOrigin(config.cors_origins),
         ),
+        gateways=gateways,
+        envoy=envoy,
         resources=folder,
         kept=kept,
         lag=lag,

@@ -89,6 +89,114 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 )
 
 
+class Gateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One gateway that may ask where to send requests. It may say whose they are."""
+
+    name: Name
+    """What logs call it."""
+    token_file: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """File with its bearer token, read again when it changes."""
+    certificate: Name | None = None
+    """Common name of its client certificate, which `gateways.client_ca_file` must have signed."""
+    credentials: bool = False
+    """Give it the keys of engines and providers, as headers to set. `false`: it has its own."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the fields together."""
+        if (self.token_file is None) == (self.certificate is None):
+            yield Problem(
+                (("name",),),
+                "one-proof",
+                f"gateway `{self.name}` must have either a `token_file` or a `certificate`",
+                "by one of them it is known; over plaintext only a token is",
+            )
+
+
+class Gateways(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who may ask where to send requests, and how their connections are protected."""
+
+    allowed: tuple[Gateway, ...] = ()
+    """The gateways that may ask; the table below has their settings."""
+    anonymous: bool = False
+    """Answer whoever asks from this machine, too, and says nothing of whose the request is."""
+    transport: Literal["tls", "plaintext"] = "tls"
+    """Of the gRPC listener. `plaintext` shows tokens and prompts to whoever can listen in."""
+    cert_file: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """PEM file with the listener's certificate, read again when it changes. `null`: one that this
+    process signs by itself."""
+    key_file: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """PEM file with its private key."""
+    client_ca_file: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """PEM file with the authorities of gateways' certificates; then every caller must show one."""
+    self_signed_dir: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """Directory that keeps the self-signed certificate, `tls.crt`, for gateways to trust. `null`:
+    in memory, another one at each start."""
+    leave_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
+    """How long gateways are still answered after SIGTERM, told by gRPC health to go elsewhere."""
+    report_s: Seconds = 120.0
+    """How long a decision counts as in flight of which no gateway reports anything."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the fields together."""
+        if (self.cert_file is None) != (self.key_file is None):
+            there = "cert_file" if self.key_file is None else "key_file"
+            missing = "key_file" if self.key_file is None else "cert_file"
+            text = f"`{there}` is there without `{missing}`"
+            yield Problem(((there,),), "half-a-pair", text, f"set `{missing}` as well, or neither")
+        if self.cert_file is not None and self.self_signed_dir is not None:
+            text = "`self_signed_dir` has no use beside `cert_file`"
+            yield Problem((("self_signed_dir",),), "no-use", text, "leave one of them out")
+        yield from self._of_transport()
+        names: dict[str, int] = {}
+        for number, gateway in enumerate(self.allowed):
+            if (first := names.setdefault(gateway.name, number)) != number:
+                yield Problem(
+                    (("allowed", number, "name"), ("allowed", first, "name")),
+                    "duplicate-gateway",
+                    f"gateway `{gateway.name}` is named twice",
+                    "reports and logs know gateways by name",
+                )
+
+    def _of_transport(self) -> Iterator[Problem]:
+        if self.transport == "plaintext":
+            for name in ("cert_file", "key_file", "client_ca_file", "self_signed_dir"):
+                if getattr(self, name) is not None:
+                    text = f"`{name}` has no use where `transport` is `plaintext`"
+                    yield Problem(((name,),), "no-use", text, "leave it out, or choose `tls`")
+        if self.client_ca_file is None:
+            for number, gateway in enumerate(self.allowed):
+                if gateway.certificate is not None:
+                    yield Problem(
+                        (("allowed", number, "certificate"),),
+                        "no-authority",
+                        "nobody says which certificates to trust",
+                        "set `gateways.client_ca_file`",
+                    )
+
+
+class Envoy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Gateways that run Envoy and ask by external processing, on the listener `route`."""
+
+    anonymous: bool = False
+    """Let gateways ask that show neither token nor certificate, from anywhere: few Envoys can be
+    made to. Whoever reaches the listener may then ask, so keep others from it."""
+    decide_s: Seconds = 5.0
+    """For one decision; after it the client gets a 503."""
+    endpoints: Annotated[int, Meta(ge=1, le=8)] = 1
+    """Endpoints that are named to the gateway, the first for the request and the others for
+    failures. Above 1 only where its load balancer goes through a list, as `override_host` does."""
+    answers: Literal["none", "served", "usage"] = "served"
+    """What is read of answers: nothing, their head with the endpoint that served, or all of them,
+    to count tokens. Where the gateway wants answers back they always come by, read or not."""
+    backend_header: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,64}\Z")] = "x-lineside-backend"
+    """Header that names a provider; the gateway's routes lead there by it."""
+    tenant_header: Name | None = None
+    """Header in which a known gateway says whose a request is; it must take out the clients' own.
+    `null`: it says nothing."""
+    conformance: bool = False
+    """Answer the hooks of the Gateway API conformance suite. Lets clients choose endpoints."""
+
+
 class ModelHub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where tokenizers come from that are named ORG/NAME; weights are never fetched."""
 
@@ -116,8 +224,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Name of the node whose agent reads the engines that name none."""
     http: Listen = "127.0.0.1:8080"
     """Listen address of the gateway; port 0: any free one."""
-    grpc: Listen = "127.0.0.1:9002"
+    grpc: Listen = "127.0.0.1:9001"
     """Listen address for agents."""
+    route: Listen | None = None
+    """Listen address for gateways that ask where to send requests, over gRPC; most expect port
+    9002. `null`: there is none."""
     admin: Annotated[Listen, Meta(extra={"variable": False})] = "127.0.0.1:9090"
     """Listen address for health, metrics and debug endpoints. No variable: `LINESIDE_ADMIN` tells
     the command line whom to ask."""
@@ -164,6 +275,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What open requests get to finish in after SIGTERM."""
     timeouts: Timeouts = Timeouts()
     """Of the gateway."""
+    gateways: Gateways = Gateways()
+    """Who may ask where to send requests."""
+    envoy: Envoy = Envoy()
+    """Of gateways that run Envoy."""
     hub: ModelHub = ModelHub()
     """Where tokenizers that are named ORG/NAME come from."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -171,7 +286,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def problems(self) -> Iterator[Problem]:
         """Yield what is wrong with the fields together."""
-        for one, other in combinations(("http", "grpc", "admin"), 2):
+        listeners = ("http", "grpc", "admin", *(("route",) if self.route else ()))
+        for one, other in combinations(listeners, 2):
             if _clash(getattr(self, one), getattr(self, other)):
                 yield Problem(
                     ((other,), (one,)),
@@ -179,6 +295,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                     f"`{other}` listens where `{one}` does, on `{getattr(self, other)}`",
                     "give each listener a port of its own; port 0 takes any free one",
                 )
+        if self.route and not (self.gateways.allowed or self.gateways.anonymous):
+            yield Problem(
+                (("route",),),
+                "nobody-allowed",
+                "`route` listens, and nobody may ask",
+                "name `gateways.allowed`, or set `gateways.anonymous` for this machine",
+            )
         seen: dict[tuple[str, int | None], int] = {}
         for number, spec in enumerate(self.engines):
             first = seen.setdefault((spec.url.rstrip("/"), spec.rank), number)

@@ -59,6 +59,11 @@ class Credentials:
         """Return what a session needs to send the keys; nothing where there are none."""
         return (self._add,) if self._files else ()
 
+    def headers(self, base_url: str) -> dict[str, str]:
+        """Return what an engine is to be sent, for a gateway that sends requests by itself."""
+        key = self._keys.get(_origin(URL(base_url)))
+        return {} if key is None else {"authorization": key}
+
     async def _add(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:

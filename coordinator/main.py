@@ -62,15 +62,21 @@ async def run(config: Config, stop: asyncio.Event, announce: process.Announce) -
 async def _listening(parts: Parts, stack: AsyncExitStack) -> dict[str, str]:
     """Open every listener until the stack is left; return the addresses that were bound."""
     config, main_loop = parts.config, asyncio.get_running_loop()
-    return {
+    app = parts.door.application()
+    parts.gateways.add_to(app)
+    bound = {
         "http": await stack.enter_async_context(
-            serving(parts.door.application(), config.http, config.timeouts.receive_s)
+            serving(app, config.http, config.timeouts.receive_s)
         ),
         "grpc": await stack.enter_async_context(ingest.serving(parts.agents, config.grpc)),
         "admin": await stack.enter_async_context(
             serving_aside(parts.admin.application(main_loop), config.admin)
         ),
     }
+    if config.route is not None:
+        route = parts.gateways.serving(config.route, [parts.envoy.register])
+        bound["route"] = await stack.enter_async_context(route)
+    return bound
 
 
 async def _chores(parts: Parts) -> None:
@@ -78,6 +84,7 @@ async def _chores(parts: Parts) -> None:
         await asyncio.sleep(CHORES_S)
         if late := parts.service.expire():
             log.warning("leases expired", count=late)
+        await parts.gateways.look()
         _look_at_engines(parts)
         _look_at_providers(parts)
         parts.agents.vouch(parts.service.audit.take_due())
@@ -141,21 +148,27 @@ async def _measure(lag: Lag) -> None:
 async def _drain(parts: Parts) -> None:
     """Refuse what is new, let what is in flight finish for a while, then end it.
 
-    The door listens until the end: a refusal that says so is better than a closed port.
+    The doors listen until the end: a refusal that says so is better than a closed port.
     """
+    await parts.gateways.leave()
     parts.service.draining = True
-    log.info("draining", inflight=parts.door.calls)
+    log.info("draining", inflight=_open(parts))
     await _until_idle(parts, parts.config.drain_s)
-    if cut := parts.door.calls:
+    if cut := _open(parts):
         parts.door.stop()
         await _until_idle(parts, CLOSE_S)
     log.info("drained", cut=cut)
 
 
+def _open(parts: Parts) -> int:
+    """Return how many requests are in this process's hands; those that gateways send are not."""
+    return parts.door.calls + parts.envoy.calls
+
+
 async def _until_idle(parts: Parts, limit_s: float) -> None:
     clock = parts.service.clock
     deadline = clock.monotonic() + limit_s
-    while parts.door.calls and clock.monotonic() < deadline:
+    while _open(parts) and clock.monotonic() < deadline:
         await clock.sleep(DRAIN_LOOK_S)
 
 

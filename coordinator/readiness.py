@@ -67,11 +67,13 @@ class Readiness:
         self._numbering = numbering
         self._deadline = service.clock.monotonic() + FILL_S
         self._was_ready = False
+        self.leaving = False
+        """This coordinator is about to drain: whoever asks is to go elsewhere."""
 
     def reasons(self) -> list[str]:
         """Return why not, one sentence each; empty: ready."""
         views = self._views()
-        if self._service.draining:
+        if self._service.draining or self.leaving:
             return ["shutting down"]
         reasons = []
         if not any(view.engine.models and not view.away for view in views):

@@ -21,6 +21,8 @@ class Running:
     grpc: str
     session: aiohttp.ClientSession
     stop: asyncio.Event
+    route: str = ""
+    """Where it answers gateways over gRPC; empty: nowhere."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -38,6 +40,12 @@ class Running:
     async def debug(self, path: str) -> Any:
         async with self.session.get(self.admin + path) as answer:
             return await answer.json()
+
+    async def metrics(self) -> dict[str, float]:
+        async with self.session.get(self.admin + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        samples = (line.rsplit(" ", 1) for line in lines if line[:1] != "#")
+        return {name: float(value) for name, value in samples}
 
     async def record(self, headers: dict[str, str]) -> dict[str, Any]:
         record: dict[str, Any] = await self.debug(
@@ -70,8 +78,9 @@ async def coordinator(*engines: EngineSpec, **settings: Any) -> AsyncIterator[Ru
     where = listening.result() if listening.done() else task.result()
     async with aiohttp.ClientSession() as session:
         running = Running(
-            f"http://{where['http']}", f"http://{where['admin']}", where["grpc"], session, stop
-        )
+            f"http://{where['http']}", f"http://{where['admin']}", where["grpc"], session, stop,
+            where.get("route", ""),
+        )  # fmt: skip
         await until_found(running)
         yield running
     stop.set()

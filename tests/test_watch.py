@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from coordinator.attempts import Attempt, Repeat
+from coordinator.engines import Engine
 from coordinator.limits import Usage
 from coordinator.metrics import Metrics
 from coordinator.refusal import Draining, Refusal, UpstreamBroken, UpstreamTimeout
@@ -26,8 +27,9 @@ class Told:
         return lambda *what: self.said.append((name, *what))
 
 
-def watched(*names: str) -> tuple[WatchedService, Told]:
-    plain, told = bench(*map(engine, names)).service, Told()
+def watched(*names: str | Engine) -> tuple[WatchedService, Told]:
+    engines = [engine(name) if isinstance(name, str) else name for name in names]
+    plain, told = bench(*engines).service, Told()
     parts = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
     metrics = Metrics(CollectorRegistry())
     return WatchedService(told, metrics, **parts), told  # type: ignore[arg-type]

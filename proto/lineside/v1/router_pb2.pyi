@@ -50,20 +50,22 @@ class Routed(_message.Message):
     def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Target, _Mapping]]] = ...) -> None: ...
 
 class Target(_message.Message):
-    __slots__ = ("endpoint", "backend", "model", "set_headers", "remove_headers", "body")
+    __slots__ = ("endpoint", "backend", "model", "set_headers", "remove_headers", "body", "url")
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SET_HEADERS_FIELD_NUMBER: _ClassVar[int]
     REMOVE_HEADERS_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
     endpoint: str
     backend: str
     model: str
     set_headers: _containers.RepeatedCompositeFieldContainer[Header]
     remove_headers: _containers.RepeatedScalarFieldContainer[str]
     body: bytes
-    def __init__(self, endpoint: _Optional[str] = ..., backend: _Optional[str] = ..., model: _Optional[str] = ..., set_headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., remove_headers: _Optional[_Iterable[str]] = ..., body: _Optional[bytes] = ...) -> None: ...
+    url: str
+    def __init__(self, endpoint: _Optional[str] = ..., backend: _Optional[str] = ..., model: _Optional[str] = ..., set_headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., remove_headers: _Optional[_Iterable[str]] = ..., body: _Optional[bytes] = ..., url: _Optional[str] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("status", "headers", "body", "reason")
@@ -78,17 +80,19 @@ class Refused(_message.Message):
     def __init__(self, status: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., body: _Optional[bytes] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
-    __slots__ = ("decision_id", "event", "age_ms", "prompt_tokens", "cached_tokens", "completion_tokens", "status")
+    __slots__ = ("decision_id", "event", "age_ms", "prompt_tokens", "cached_tokens", "completion_tokens", "status", "backend")
     class Event(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FIRST_TOKEN: _ClassVar[ReportRequest.Event]
         FINISHED: _ClassVar[ReportRequest.Event]
         ABORTED: _ClassVar[ReportRequest.Event]
         FAILED: _ClassVar[ReportRequest.Event]
+        UNSEEN: _ClassVar[ReportRequest.Event]
     FIRST_TOKEN: ReportRequest.Event
     FINISHED: ReportRequest.Event
     ABORTED: ReportRequest.Event
     FAILED: ReportRequest.Event
+    UNSEEN: ReportRequest.Event
     DECISION_ID_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +100,7 @@ class ReportRequest(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
     decision_id: str
     event: ReportRequest.Event
     age_ms: int
@@ -103,7 +108,8 @@ class ReportRequest(_message.Message):
     cached_tokens: int
     completion_tokens: int
     status: int
-    def __init__(self, decision_id: _Optional[str] = ..., event: _Optional[_Union[ReportRequest.Event, str]] = ..., age_ms: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., status: _Optional[int] = ...) -> None: ...
+    backend: str
+    def __init__(self, decision_id: _Optional[str] = ..., event: _Optional[_Union[ReportRequest.Event, str]] = ..., age_ms: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., status: _Optional[int] = ..., backend: _Optional[str] = ...) -> None: ...
 
 class ReportResponse(_message.Message):
     __slots__ = ()

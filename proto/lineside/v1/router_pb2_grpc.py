@@ -57,7 +57,8 @@ class RouterServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Say what became of a decision, so that its load is released and its usage settled.
+        """Say what became of a decision, so that its load is released and its usage settled. Of a
+        decision that has ended, or of another gateway, nothing changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

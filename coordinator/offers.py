@@ -1,0 +1,115 @@
+"""What a gateway changes on a request to send it to a backend by itself. Pure.
+
+The gateway keeps its own connection: hop-by-hop headers, host, length and encodings are its affair.
+Credentials are put in by whoever has them, and only for gateways that are to be given them.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from coordinator.apis import Api
+from coordinator.candidates import Candidate, Provider, spoken
+from coordinator.engines import Engine
+from policies.model import SetFields
+from policies.reserved import HEADERS
+
+RANK = "x-data-parallel-rank"
+DECISION = "x-lineside-decision"
+REQUEST_ID = "x-request-id"
+
+PRIVATE = ("authorization", "cookie", "proxy-authorization", "x-api-key", "x-vllm-priority")
+"""Of the client's headers, those that no backend is sent: its keys are for the gateway."""
+
+TRANSPORT = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers of the gateway's own connections; it sets them itself."""
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+
+Headers: TypeAlias = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One backend that a gateway may send a request to, and how."""
+
+    candidate: Candidate
+    url: str
+    set_headers: Headers = field(repr=False)
+    remove_headers: Sequence[str]
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What is the same for all backends of one request."""
+
+    api: Api
+    path: str
+    """With its query."""
+    streams: bool
+    headers: Iterable[str]
+    """Names that the client sent, in lower case."""
+    request_id: str
+    decision_id: str
+    asked: SetFields | None
+    """What the policy that routes it sets."""
+
+
+def url_of(candidate: Candidate, asking: Asking) -> str:
+    """Return where a backend takes a request."""
+    target = candidate.target
+    if isinstance(target, Engine):
+        return target.base_url + asking.path
+    api = spoken(target, asking.api)
+    assert api is not None  # others are dropped before anything is ranked
+    return target.base_url + target.dialect.path(
+        api, target.upstream[candidate.model], asking.streams
+    )
+
+
+def offer(
+    candidate: Candidate, body: bytes, asking: Asking, credentials: Mapping[str, str] | None = None
+) -> Offer:
+    """Return a backend with all that a gateway has to change for it."""
+    target, sent = candidate.target, set(asking.headers)
+    changed = {REQUEST_ID: asking.request_id, DECISION: asking.decision_id}
+    if isinstance(target, Provider):
+        changed |= {"content-type": "application/json"}
+        changed |= {name.lower(): value for name, value in target.dialect.headers(None).items()}
+        removed = sent - TRANSPORT - {"accept"}  # a provider gets none of the client's
+    else:
+        if target.rank is not None:
+            changed[RANK] = str(target.rank)
+        if "content-type" not in sent:
+            changed["content-type"] = "application/json"
+        removed = {name for name in sent if name.startswith("x-lineside-")} | {RANK}
+    changed |= set_by(asking.asked)
+    changed |= credentials or {}
+    # The gateway may keep the client's keys to itself when it asks; it is told all the same.
+    gone = sorted((removed | set(PRIVATE)) - changed.keys())
+    return Offer(candidate, url_of(candidate, asking), tuple(changed.items()), gone, body)
+
+
+def set_by(asked: SetFields | None) -> dict[str, str]:
+    """Return the headers that a policy sets. Lint says so; this holds whatever got past it."""
+    return {
+        name.lower(): value
+        for name, value in ((asked.headers if asked else None) or {}).items()
+        if name.lower() not in HEADERS and _NAME.fullmatch(name.lower()) and value.isprintable()
+    }

@@ -1,0 +1,166 @@
+"""Decisions whose requests gateways send by themselves, until somebody says how they ended. Pure.
+
+Written by the doors' loop alone. Every decision leaves the table once: by a report, by its
+deadline, or as the oldest where there is no more room. A report on one that is not there changes
+nothing.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from coordinator.attempts import Attempt, Repeat
+from coordinator.candidates import Candidate
+from coordinator.limits import Usage
+from coordinator.refusal import UpstreamBroken, UpstreamError
+from coordinator.service import Routed
+from coordinator.watch import WatchedService
+
+MOST = 65_536
+"""Open decisions, about 10 kB each; beyond it the oldest ends as unreported."""
+
+UNSEEN_S = 30.0
+"""How long an answer is taken to need of which nothing can be predicted, and nothing is heard."""
+
+NOTHING_SAID = Usage()
+
+COUNTED = (
+    "first_token",
+    "finished",
+    "aborted",
+    "failed",
+    "fallback",
+    "unseen",
+    "late",
+    "expired",
+    "crowded_out",
+)
+"""What is counted of reports: each kind; `late` found no open decision; and ends without one."""
+
+
+class Event(Enum):
+    """What a gateway reports."""
+
+    FIRST_TOKEN = "first_token"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    """The client left."""
+    FAILED = "failed"
+    """No answer came, or only a part of one."""
+    UNSEEN = "unseen"
+    """The gateway will not hear more of it: it counts as in flight for as long as predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One word on one decision."""
+
+    decision_id: str
+    event: Event
+    age_s: float = 0.0
+    """Since it happened, when it was sent."""
+    usage: Usage = NOTHING_SAID
+    status: int | None = None
+    backend: str | None = None
+    """Id or endpoint of the backend that it is about, where that is not the last one named."""
+    finish: str | None = None
+
+
+@dataclass(slots=True)
+class _Open:
+    routed: Routed
+    offered: Sequence[Candidate]
+    caller: str
+    deadline: float
+
+
+class Reports:
+    """The table of open decisions."""
+
+    def __init__(self, service: WatchedService, report_s: float, most: int = MOST) -> None:
+        """`report_s`: how long a decision may stand of which nothing is heard."""
+        self.counts: Counter[str] = Counter()
+        self._service = service
+        self._report_s = min(report_s, service.lease_s)
+        self._most = most
+        self._open: dict[str, _Open] = {}  # oldest first
+
+    def __len__(self) -> int:
+        """Return how many decisions are open."""
+        return len(self._open)
+
+    def open(self, routed: Routed, offered: Sequence[Candidate], caller: str = "") -> None:
+        """Await the end of a request that is now in a gateway's hands."""
+        if len(self._open) >= self._most:
+            self._forget(next(iter(self._open)), "crowded_out")
+        self._service.handed_over(routed)
+        deadline = routed.decided + self._report_s
+        self._open[routed.record.id] = _Open(routed, offered, caller, deadline)
+
+    def report(self, report: Report, caller: str = "") -> bool:
+        """Take a report; return whether it was about an open decision of this caller."""
+        entry = self._open.get(report.decision_id)
+        if entry is None or entry.caller != caller:
+            self.counts["late"] += 1
+            return False
+        self.counts[report.event.value] += 1
+        self._follow(entry, report.backend)
+        self._take(entry, report)
+        return True
+
+    def expire(self) -> int:
+        """End what nobody reported on in time; return how many."""
+        now = self._service.clock.monotonic()
+        late = [name for name, entry in self._open.items() if entry.deadline <= now]
+        for name in late:
+            self._forget(name, "expired")
+        return len(late)
+
+    def _take(self, entry: _Open, report: Report) -> None:
+        service, routed, now = self._service, entry.routed, self._service.clock.monotonic()
+        age_s = max(0.0, min(report.age_s, now - routed.decided))
+        match report.event:
+            case Event.FIRST_TOKEN:
+                service.first_token(routed, age_s)
+                entry.deadline = max(entry.deadline, routed.lease.deadline)
+                return
+            case Event.UNSEEN:
+                entry.deadline = min(entry.deadline, now + _left_s(routed))
+                return
+            case Event.FINISHED:
+                service.finished(routed, report.status or 200, report.usage, report.finish, age_s)
+            case Event.ABORTED:
+                said = report.usage.completion_tokens
+                service.aborted(routed, Usage(completion_tokens=said, partial=True))
+            case Event.FAILED:
+                refusal = UpstreamError(report.status) if report.status else UpstreamBroken()
+                service.failed(routed, refusal)
+        del self._open[report.decision_id]
+
+    def _follow(self, entry: _Open, backend: str | None) -> None:
+        """Move the account to a fallback that the gateway took. Another backend changes nothing.
+
+        The gateway is taken at its word that none of the tries before it ran.
+        """
+        routed = entry.routed
+        if backend is None or backend in (routed.target.id, routed.target.endpoint):
+            return
+        for candidate in entry.offered:
+            if backend in (candidate.target.id, candidate.target.endpoint):
+                reason = "the gateway went on to a fallback"
+                failed = Attempt(routed.target.id, Repeat.SAFE, reason)
+                if self._service.went_on(routed, failed, candidate):
+                    self.counts["fallback"] += 1
+                return
+
+    def _forget(self, decision_id: str, why: str) -> None:
+        entry = self._open.pop(decision_id)
+        if self._service.unreported(entry.routed):
+            self.counts[why] += 1
+
+
+def _left_s(routed: Routed) -> float:
+    """Return how long an answer is predicted to take from its decision on."""
+    candidate = routed.candidate
+    return candidate.predicted_e2e_s or candidate.wait_s + candidate.own_s + UNSEEN_S

@@ -1,0 +1,193 @@
+"""The routing query: what a gateway is told, and what it is not."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.candidates import Candidate
+from coordinator.engines import Engine
+from coordinator.query import Answered, Queries, Query, Refused
+from coordinator.reports import Reports
+from lineside.ids import EngineId, TenantId
+from tests.test_service import PROMPT, engine
+from tests.test_watch import watched
+
+BODY = {"model": "m", "prompt": PROMPT, "max_tokens": 7}
+HEADERS = (("Authorization", "Bearer c"), ("cookie", "a=b"), ("X-Request-ID", "req-1"))
+
+
+def keys(candidate: Candidate, url: str, body: bytes) -> dict[str, str]:
+    return {"authorization": f"Bearer key-of-{candidate.target.id}", "x-seen": url}
+
+
+def queries(*engines: Engine, limit: int = 10_000) -> Queries:
+    service, _ = watched(*engines)
+    return Queries(service, Reports(service, 60.0), limit, keys)
+
+
+def query(body: dict[str, Any] | bytes = BODY, **changes: Any) -> Query:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return replace(Query("POST", "/v1/completions", HEADERS, raw), **changes)
+
+
+async def answered(of: Queries, asked: Query) -> Answered:
+    answer = await of.ask(asked)
+    assert isinstance(answer, Answered), answer
+    return answer
+
+
+async def refused(of: Queries, asked: Query) -> Refused:
+    answer = await of.ask(asked)
+    assert isinstance(answer, Refused)
+    return answer
+
+
+async def test_an_answer_says_where_and_how() -> None:
+    of = queries(replace(engine("a"), rank=3))
+    answer = await answered(of, query(path="/v1/completions?x=1"))
+    (only,) = answer.offers
+    assert only.url == "http://a/v1/completions?x=1"
+    assert dict(only.set_headers) == {
+        "x-request-id": "req-1",
+        "x-lineside-decision": answer.decision_id,
+        "x-data-parallel-rank": "3",
+        "content-type": "application/json",
+    }
+    assert only.remove_headers == [
+        "authorization", "cookie", "proxy-authorization", "x-api-key", "x-vllm-priority",
+    ]  # fmt: skip
+    assert json.loads(only.body) == BODY
+    assert len(of.reports) == 1
+
+
+async def test_what_only_we_may_say_is_removed_from_what_the_client_sent() -> None:
+    sent = (("x-lineside-tags", "a"), ("X-Data-Parallel-Rank", "1"), ("content-type", _JSON))
+    answer = await answered(queries(engine("a")), query(headers=sent))
+    assert [name for name in answer.offers[0].remove_headers if name.startswith("x-")] == [
+        "x-api-key", "x-data-parallel-rank", "x-lineside-tags", "x-vllm-priority",
+    ]  # fmt: skip
+    assert "content-type" not in dict(answer.offers[0].set_headers)
+
+
+_JSON = "application/json; charset=utf-8"
+
+
+async def test_fallbacks_come_in_order_with_bodies_of_their_own() -> None:
+    of = queries(*map(engine, "abcd"))
+    answer = await answered(of, query(BODY | {"stream": True}))
+    ids = [each.candidate.target.id for each in answer.offers]
+    decision = answer.routed.record.decision
+    assert decision is not None
+    assert ids == [each.target.id for each in decision.ranked[:3]]
+    bodies = [json.loads(each.body) for each in answer.offers]
+    assert bodies == [BODY | {"stream": True, "stream_options": {"include_usage": True}}] * 3
+    assert len((await answered(of, query(fallbacks=0))).offers) == 1
+
+
+async def test_credentials_are_given_only_where_they_are_asked_for() -> None:
+    of = queries(engine("a"))
+    plain = (await answered(of, query())).offers[0]
+    assert "authorization" not in dict(plain.set_headers)
+    given = (await answered(of, query(wants_keys=True))).offers[0]
+    assert dict(given.set_headers)["authorization"] == "Bearer key-of-a"
+    assert dict(given.set_headers)["x-seen"] == given.url
+    assert "authorization" not in given.remove_headers
+
+
+@pytest.mark.parametrize(
+    ("subset", "expected"),
+    [
+        pytest.param({"a:1"}, ["a:1"], id="an endpoint"),
+        pytest.param({"b"}, ["b:1", "b:2"], id="a host with all its ports"),
+        pytest.param({"b:2", "elsewhere:9"}, ["b:2"], id="others are unknown"),
+    ],
+)
+async def test_a_subset_is_all_there_is_to_choose_from(
+    subset: set[str], expected: list[str]
+) -> None:
+    of = queries(*map(engine, ("a:1", "b:1", "b:2")))
+    answer = await answered(of, query(subset=frozenset(subset)))
+    assert sorted(each.candidate.target.id for each in answer.offers) == expected
+    shown = answer.routed.record.to_json()["candidates"]
+    dropped = {c["id"]: (c["dropped_by"], c["reason"]) for c in shown if c["dropped_by"]}
+    others = {"a:1", "b:1", "b:2"} - set(expected)
+    assert dropped == dict.fromkeys(others, ("subset", "not in the subset to choose from"))
+
+
+@pytest.mark.parametrize("subset", [frozenset(), frozenset({"c:1"})], ids=["empty", "no match"])
+async def test_a_subset_without_an_engine_is_refused(subset: frozenset[str]) -> None:
+    answer = await refused(queries(engine("a:1")), query(subset=subset))
+    assert (answer.status, answer.reason) == (503, "nothing_in_subset")
+    assert dict(answer.headers)["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "reason"),
+    [
+        pytest.param({"method": "GET"}, 405, "method_not_allowed", id="a method"),
+        pytest.param({"path": "/v2/x"}, 404, "not_found", id="a path"),
+        pytest.param({"body": b"{"}, 400, "bad_request", id="a body"),
+        pytest.param({"body": b" " * 10_001}, 413, "body_too_large", id="a size"),
+        pytest.param({"headers": [("content-type", "text/x")]}, 400, "bad_request", id="a kind"),
+        pytest.param({"body": b'{"model":"x","prompt":"y"}'}, 404, "unknown_model", id="a model"),
+    ],
+)
+async def test_what_cannot_be_routed_is_answered_in_the_clients_words(
+    asked: dict[str, Any], status: int, reason: str
+) -> None:
+    of = queries(engine("a"))
+    answer = await refused(of, replace(query(), **asked))
+    assert (answer.status, answer.reason) == (status, reason)
+    headers = dict(answer.headers)
+    assert headers["content-type"] == "application/json"
+    assert headers["x-lineside-decision"] == answer.decision_id
+    assert json.loads(answer.body)["error"]["code"] == status
+    assert len(of.reports) == 0
+    record = of._service.records.get(answer.decision_id)
+    assert record is not None and record.outcome.status == status
+
+
+async def test_anthropic_clients_are_refused_in_anthropics_shape() -> None:
+    answer = await refused(queries(engine("a")), query(b"[]", path="/v1/messages"))
+    assert json.loads(answer.body) == {
+        "type": "error",
+        "error": {
+            "type": "invalid_request_error",
+            "message": "the body must be a JSON object",
+        },
+        "request_id": "req-1",
+    }
+    assert dict(answer.headers)["request-id"] == "req-1"
+
+
+async def test_nothing_is_decided_while_draining() -> None:
+    of = queries(engine("a"))
+    of._service.draining = True
+    assert (await refused(of, query())).reason == "draining"
+
+
+async def test_a_fault_ends_its_query_and_leaves_nothing_behind() -> None:
+    def broken(candidate: Candidate, url: str, body: bytes) -> dict[str, str]:
+        raise ZeroDivisionError
+
+    service, _ = watched(engine("a"))
+    of = Queries(service, Reports(service, 60.0), 10_000, broken)
+    answer = await refused(of, query(wants_keys=True))
+    assert (answer.status, answer.reason) == (500, "fault")
+    assert (len(of.reports), service.inflight.outstanding) == (0, 0)
+
+
+async def test_the_tenant_is_the_one_that_the_door_vouches_for() -> None:
+    answer = await answered(queries(engine("a")), query(tenant=TenantId("blue")))
+    assert answer.routed.record.tenant == "blue"
+
+
+async def test_what_was_answered_lets_go_of_the_prompt() -> None:
+    answer = await answered(queries(engine("a")), query(BODY | {"stream": True}))
+    request, seen = answer.routed.request, answer.routed.seen
+    assert (request.raw, request.body, request.prompts) == (b"", {}, (b"",))
+    assert seen is not None and seen.tokenized.packed is None
+    assert seen.load_tokens(answer.routed.candidate.model) == len(PROMPT)
+    assert answer.routed.target.id == EngineId("a")
