@@ -44,11 +44,6 @@ def spec(type_: Any, **fields: Any) -> ProviderSpec:
             f"{AZURE}/openai/deployments/a.b%2Fc-v2%3A0/chat/completions?api-version=2024-10-21",
         ),
         (
-            spec("AzureOpenAI", base_url=AZURE, api_version="2024-10-21"),
-            "openai-responses",  # as a chat: no deployment has a path for responses
-            f"{AZURE}/openai/deployments/a.b%2Fc-v2%3A0/chat/completions?api-version=2024-10-21",
-        ),
-        (
             spec("Databricks", base_url=BRICKS),
             "openai-chat",
             f"{BRICKS}/serving-endpoints/chat/completions",
@@ -101,7 +96,7 @@ def test_a_stream_of_bedrock_has_a_path_of_its_own() -> None:
     [
         ("OpenAI", "chat completions responses embeddings messages"),
         ("AzureOpenAI", "chat completions responses embeddings messages"),
-        ("Databricks", "chat completions responses embeddings messages"),
+        ("Databricks", "chat completions embeddings messages"),
         ("Anthropic", "chat messages"),
         ("Bedrock", "chat messages"),
     ],
@@ -117,7 +112,7 @@ def test_what_a_provider_speaks_itself_is_not_translated() -> None:
     dialect = Dialect.of(spec("OpenAI", apis=apis))
     for api in (Api.OPENAI_CHAT, Api.ANTHROPIC_MESSAGES):
         assert dialect.spoken(api) is api
-    assert dialect.spoken(Api.OPENAI_RESPONSES) is Api.OPENAI_CHAT
+    assert dialect.spoken(Api.OPENAI_RESPONSES) is None
     assert dialect.spoken(Api.OPENAI_COMPLETIONS) is None
 
 
@@ -129,3 +124,8 @@ def test_an_engine_is_asked_what_the_client_asked() -> None:
 
 def test_nothing_is_translated_from_what_no_client_speaks() -> None:
     assert Api.BEDROCK_CONVERSE not in TRANSLATED
+
+
+def test_no_deployment_of_azure_has_a_path_for_responses() -> None:
+    dated = Dialect.of(spec("AzureOpenAI", base_url=AZURE, api_version="2024-10-21"))
+    assert dated.spoken(Api.OPENAI_RESPONSES) is None
