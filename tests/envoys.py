@@ -257,3 +257,17 @@ def _addresses(process: "subprocess.Popen[bytes]", told: Path, log: Path) -> dic
         where = each["local_address"]["socket_address"]
         urls[each["name"]] = f"http://{where['address']}:{where['port_value']}"
     return urls
+
+
+def checked() -> Part:
+    """What lets a gateway see whether a picker is to be asked."""
+    check = {
+        "timeout": "1s",
+        "interval": "0.1s",
+        "no_traffic_interval": "0.1s",
+        "unhealthy_threshold": 1,
+        "healthy_threshold": 1,
+        "grpc_health_check": {"service_name": "envoy.service.ext_proc.v3.ExternalProcessor"},
+    }
+    panic = {"healthy_panic_threshold": {"value": 0}}
+    return {"health_checks": [check], "common_lb_config": panic}
