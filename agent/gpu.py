@@ -1,22 +1,28 @@
 """A node's GPUs as NVML reports them. The only import of NVML.
 
-A value that NVML refuses is `None`; a GPU that fell off the bus stays listed without values; no
-driver, no library or no answer is `unavailable` with the reason, tried again from time to time.
-Which engine runs on which GPU is not known here, and not guessed.
+A value that NVML refuses is `None`; a GPU that fell off the bus stays listed as lost, without
+values; no driver, no library or no answer is `unavailable` with the reason, tried again from time
+to time. Which engine runs on which GPU is not known here, and not guessed.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pynvml
 
+from agent.saturation import saturation
 from lineside.clock import Clock
-from lineside.signals import Gpu, NodeGpus
+from lineside.signals import Gpu, GpuDetail, MigDevice, NodeGpus
 
 READ_S = 1.0
+DETAIL_S = 10.0
+"""Between two readings of what changes seldom: limits, errors, partitions, processes."""
+
 RETRY_S = 30.0
 """After NVML was unavailable: a driver does not come back faster, and its absence is usual."""
 
@@ -31,12 +37,32 @@ _CAUSES = {
 }
 
 
+_REASONS = {
+    pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting: "user_clocks",
+    pynvml.nvmlClocksThrottleReasonSwPowerCap: "sw_power_cap",
+    pynvml.nvmlClocksThrottleReasonHwSlowdown: "hw_slowdown",
+    pynvml.nvmlClocksThrottleReasonSyncBoost: "sync_boost",
+    pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "sw_thermal",
+    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "hw_thermal",
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "hw_power_brake",
+    pynvml.nvmlClocksThrottleReasonDisplayClockSetting: "display_clocks",
+    pynvml.nvmlClocksThrottleReasonBoardLimit: "board_limit",
+    pynvml.nvmlClocksThrottleReasonReliability: "reliability",
+}
+
+THROTTLE_REASONS = tuple(_REASONS.values())
+"""Why clocks can be low. That a GPU idles is none of them."""
+
+
 class GpuReader:
     """Reads every GPU once per call, in whichever one thread calls it."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
         self._open = False
         self._seen: dict[int, Gpu] = {}
+        self._details: dict[str, tuple[GpuDetail, float]] = {}
+        """By UUID, and when each was read."""
 
     def read(self) -> NodeGpus:
         """Return the GPUs as they are; opens NVML when it is not open."""
@@ -63,22 +89,94 @@ class GpuReader:
         uuid = _ask(pynvml.nvmlDeviceGetUUID, handle) if handle else None
         if uuid is None:  # lost: what it was called is still known
             known = self._seen.get(index)
-            return Gpu(known.uuid if known else "", index, known.name if known else "")
-        memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-        rates = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        power_mw = _ask(pynvml.nvmlDeviceGetPowerUsage, handle)
-        temperature = _ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
-        self._seen[index] = gpu = Gpu(
-            uuid=uuid,
-            index=index,
-            name=_ask(pynvml.nvmlDeviceGetName, handle) or "",
-            utilization=None if rates is None else rates.gpu / 100,
-            memory_used_bytes=None if memory is None else int(memory.used),
-            memory_total_bytes=None if memory is None else int(memory.total),
-            power_w=None if power_mw is None else power_mw / 1000,
-            temperature_c=None if temperature is None else float(temperature),
-        )
+            return Gpu(known.uuid if known else "", index, known.name if known else "", lost=True)
+        self._seen[index] = gpu = _read(handle, uuid, index, self._detail(handle, uuid))
         return gpu
+
+    def _detail(self, handle: object, uuid: str) -> GpuDetail:
+        now = self._monotonic()
+        if (kept := self._details.get(uuid)) is not None and now - kept[1] < DETAIL_S:
+            return replace(kept[0], age_s=now - kept[1])
+        detail = _detail_of(handle)
+        self._details[uuid] = detail, now
+        return detail
+
+
+def _read(handle: object, uuid: str, index: int, detail: GpuDetail) -> Gpu:
+    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    rates = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    power_w = _watts(pynvml.nvmlDeviceGetPowerUsage, handle)
+    temperature = _ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
+    reasons = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+    busy = None if rates is None else rates.gpu / 100
+    activity = None if rates is None else rates.memory / 100
+    throttled = None if reasons is None else _named(reasons)
+    return Gpu(
+        uuid=uuid,
+        index=index,
+        name=_ask(pynvml.nvmlDeviceGetName, handle) or "",
+        utilization=busy,
+        memory_used_bytes=None if memory is None else int(memory.used),
+        memory_total_bytes=None if memory is None else int(memory.total),
+        power_w=power_w,
+        temperature_c=None if temperature is None else float(temperature),
+        saturation=saturation(busy, activity, power_w, detail.power_limit_w, throttled),
+        memory_activity=activity,
+        sm_clock_hz=_hertz(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        memory_clock_hz=_hertz(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        throttled=throttled,
+        detail=detail,
+    )
+
+
+def _detail_of(handle: object) -> GpuDetail:
+    mode = _ask(pynvml.nvmlDeviceGetMigMode, handle)
+    mig = None if mode is None else mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    return GpuDetail(
+        power_limit_w=_watts(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle),
+        sm_clock_max_hz=_hertz(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        ecc_corrected=_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+        ecc_uncorrected=_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        mig=mig,
+        mig_devices=tuple(_mig_devices(handle)) if mig else (),
+        processes=_processes(handle),
+    )
+
+
+def _mig_devices(handle: object) -> Iterator[MigDevice]:
+    """Yield the parts that there are; places may be empty."""
+    for place in range(_ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        part = _ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
+        uuid = None if part is None else _ask(pynvml.nvmlDeviceGetUUID, part)
+        if uuid is None:
+            continue
+        memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, part)
+        used, total = (None, None) if memory is None else (int(memory.used), int(memory.total))
+        yield MigDevice(uuid, used, total, _processes(part))
+
+
+def _processes(handle: object) -> int | None:
+    running = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    return None if running is None else len(running)
+
+
+def _errors(handle: object, kind: int) -> int | None:
+    count = _ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
+    return None if count is None else int(count)
+
+
+def _named(reasons: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in _REASONS.items() if reasons & bit)
+
+
+def _watts(question: Callable[..., Any], handle: object) -> float | None:
+    milliwatts = _ask(question, handle)
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _hertz(question: Callable[..., Any], handle: object, clock: int) -> float | None:
+    megahertz = _ask(question, handle, clock)
+    return None if megahertz is None else megahertz * 1e6
 
 
 def _ask(question: Callable[..., Any], *arguments: object) -> Any:

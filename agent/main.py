@@ -79,7 +79,7 @@ async def run(config: AgentConfig, stop: asyncio.Event, announce: process.Announ
             def streams() -> dict[str, bool]:
                 return {address: reporter.connected for address, reporter in reporters.items()}
 
-            metrics = AgentMetrics(registry, NodeId(config.node), node, streams, clock)
+            metrics = AgentMetrics(registry, node, streams, clock)
             tasks.create_task(watch_lag(metrics, clock), name="loop lag")
             async with _serving(_application(registry, node, streams), listener):
                 announce({"metrics": _address(listener, config.metrics)})

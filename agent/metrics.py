@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from agent.gpu_metrics import gpu_metrics
 from agent.node import Node
 from agent.scrape import Failure
 from lineside.clock import Clock
-from lineside.ids import NodeId
-from lineside.signals import Events, Gpu
+from lineside.signals import Events
 
 F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
 
@@ -28,12 +28,10 @@ class AgentMetrics(Collector):
     def __init__(
         self,
         registry: CollectorRegistry,
-        name: NodeId,
         node: Node,
         streams: Callable[[], Mapping[str, bool]],
         clock: Clock,
     ) -> None:
-        self._name = name
         self._node = node
         self._streams = streams
         self._clock = clock
@@ -44,7 +42,7 @@ class AgentMetrics(Collector):
         """Read everything once."""
         yield from self._of_engines()
         yield from self._of_scrapes()
-        yield from self._of_gpus()
+        yield from gpu_metrics(self._node.gpus(), self._clock.monotonic())
         yield _gauge(
             "lineside_agent_stream_up",
             "Whether the stream to this coordinator is established.",
@@ -125,33 +123,6 @@ class AgentMetrics(Collector):
             ),
         )
 
-    def _of_gpus(self) -> Iterator[Metric]:
-        observed = self._node.gpus()
-        gpus = observed.value.gpus if observed else ()
-        yield _gauge(
-            "lineside_node_gpu_available",
-            "Whether NVML can be read on this node.",
-            ["node"],
-            [([self._name], float(bool(gpus)))] if observed else (),
-        )
-        for name, value, text in _GPU_GAUGES:
-            yield _gauge(
-                name,
-                text,
-                ["node", "gpu", "uuid"],
-                (
-                    ([self._name, str(gpu.index), gpu.uuid], number)
-                    for gpu in gpus
-                    if (number := value(gpu)) is not None
-                ),
-            )
-
-
-def _memory_ratio(gpu: Gpu) -> float | None:
-    if gpu.memory_used_bytes is None or not gpu.memory_total_bytes:
-        return None
-    return gpu.memory_used_bytes / gpu.memory_total_bytes
-
 
 _COUNTERS = (
     ("lineside_agent_replays", "replays", "Replays asked of an engine."),
@@ -160,23 +131,6 @@ _COUNTERS = (
     ("lineside_agent_event_gaps", "gaps", "Gaps in an engine's event sequence, healed or not."),
     ("lineside_agent_undecodable_events", "undecodable", "Messages and events not understood."),
     ("lineside_agent_unmatched_removals", "unmatched_removals", "Removals of blocks not held."),
-)
-
-_GPU_GAUGES: tuple[tuple[str, Callable[[Gpu], float | None], str], ...] = (
-    (
-        "lineside_node_gpu_utilization_ratio",
-        lambda gpu: gpu.utilization,
-        "Share of the last sample period in which the GPU computed.",
-    ),
-    ("lineside_node_gpu_memory_ratio", _memory_ratio, "Share of memory in use."),
-    ("lineside_node_gpu_memory_used_bytes", lambda gpu: gpu.memory_used_bytes, "Memory in use."),
-    (
-        "lineside_node_gpu_memory_total_bytes",
-        lambda gpu: gpu.memory_total_bytes,
-        "Memory there is.",
-    ),
-    ("lineside_node_gpu_power_watts", lambda gpu: gpu.power_w, "Power drawn."),
-    ("lineside_node_gpu_temperature_celsius", lambda gpu: gpu.temperature_c, "Temperature."),
 )
 
 

@@ -148,6 +148,7 @@ def _gpus(seen: Observed[NodeGpus], now: float) -> pb.NodeGpu:
             power_w=gpu.power_w,
             temperature_c=gpu.temperature_c,
             engines=gpu.engines,
+            saturation=gpu.saturation,
         )
         for gpu in seen.value.gpus
     ]

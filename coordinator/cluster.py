@@ -14,6 +14,9 @@ from lineside.signals import Load, NodeGpus, Status
 VIEW_FOR_S = 0.02
 """A view serves the requests of this long, unless something is heard: ages may lag by as much."""
 
+GPU_FOR_S = 5.0
+"""How long a GPU's utilization says something: agents read it every second."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -46,6 +49,8 @@ class _Record:
     diverged: bool = False
     hit_points: bool = False
     removed: int = 0
+    gpu_utilization: float | None = None
+    gpu_at: float = 0.0
     away: str = ""
     failing: str = ""
     word: Word = NOTHING
@@ -166,8 +171,14 @@ class Cluster:
         self._views.clear()
 
     def observe_gpus(self, node: NodeId, gpus: NodeGpus, observed_at: float) -> None:
-        """Keep a node's GPU report."""
+        """Keep a node's GPU report, and what it says of the node's engines."""
         self._gpus[node] = (gpus, observed_at)
+        utilization = {gpu.uuid: gpu.utilization for gpu in gpus.gpus}
+        for record in self._records.values():
+            if record.engine.gpus and record.engine.node == node:
+                record.gpu_utilization = _busiest(map(utilization.get, record.engine.gpus))
+                record.gpu_at = observed_at
+                self._changed(record)
 
     def node_gpus(self, now: float) -> dict[NodeId, tuple[NodeGpus, float]]:
         """Return each node's GPUs with the report's age in seconds."""
@@ -241,4 +252,15 @@ def _fresh_view(record: _Record, now: float) -> EngineView:
         record.hit_points,
         record.word,
         record.removed,
+        record.gpu_utilization if now - record.gpu_at <= GPU_FOR_S else None,
     )
+
+
+def _busiest(utilizations: Iterable[float | None]) -> float | None:
+    """Return the highest: an engine waits for the slowest of its GPUs. `None`: one is not known."""
+    highest = 0.0
+    for each in utilizations:
+        if each is None:
+            return None
+        highest = max(highest, each)
+    return highest

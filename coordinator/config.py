@@ -29,6 +29,8 @@ ZmqEndpoint: TypeAlias = Annotated[
     str, Meta(pattern=r"^(tcp|ipc)://\S+\Z", title="tcp://HOST:PORT or ipc://PATH")
 ]
 
+GpuUuid: TypeAlias = Annotated[str, Meta(pattern=r"^GPU-[0-9A-Za-z-]+\Z", title="GPU-UUID")]
+
 
 class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One vLLM server to route to."""
@@ -48,6 +50,9 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Subscription prefix of its KV events. `null`: everything."""
     node: Name | None = None
     """Name of the node whose agent reads it. `null`: the coordinator's `node`."""
+    gpus: tuple[GpuUuid, ...] = ()
+    """UUIDs of the GPUs that serve it, as `nvidia-smi -L` prints them. None: not known, and with
+    them the `gpuUtilization` that policies may ask for."""
     api_key_file: Name | None = None
     """File with the key that the server wants (`--api-key`), read again when it changes. `null`: it
     wants none."""

@@ -48,6 +48,8 @@ class Engine:
     topic: str = ""
     stride: int = 4
     tokenizer: str | None = None
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs that serve it, where the configuration names them."""
 
     def serves(self, model: str) -> ServedModel | None:
         """Return what the engine serves under this name."""
@@ -102,6 +104,8 @@ class EngineView(NamedTuple):
     word: Word = NOTHING
     removed: int = 0
     """Keys that were taken from the digest since its snapshot."""
+    gpu_utilization: float | None = None
+    """Of the busiest GPU that serves it, 0 to 1; `None`: not known, or not of now."""
 
     @property
     def block_size(self) -> int | None:

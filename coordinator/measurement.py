@@ -222,6 +222,8 @@ class Part:
                 return None if prompt is None else prompt - cached
             case Measure.KV_CACHE_USAGE:
                 return load.kv_cache_usage if load else None
+            case Measure.GPU_UTILIZATION:
+                return self.field.views[number].gpu_utilization
             case Measure.FRESHNESS:
                 return self.field.views[number].heard_age_s
             case _:

@@ -221,6 +221,7 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
         "queued_prompts": candidate.queued,
         "running_prompts": candidate.running,
         "kv_cache_usage": load.kv_cache_usage if load else None,
+        "gpu_utilization": view.gpu_utilization if view else None,
         "predicted_e2e_s": candidate.predicted_e2e_s,
         "price": candidate.price,
         "pools": sorted(candidate.pools),

@@ -139,6 +139,7 @@ def unseen(spec: EngineSpec, node: NodeId) -> Engine:
         models=(),
         node=NodeId(spec.node) if spec.node else node,
         rank=spec.rank,
+        gpus=spec.gpus,
     )
 
 

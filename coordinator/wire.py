@@ -74,6 +74,7 @@ _GPU_VALUES = (
     "memory_total_bytes",
     "power_w",
     "temperature_c",
+    "saturation",
 )
 
 

@@ -22,7 +22,6 @@ from cli.main import parser
 from coordinator.build import build
 from coordinator.config import Config, EngineSpec
 from lineside.clock import SystemClock
-from lineside.ids import NodeId
 from lineside.meanings import field_docs
 from lineside.schema import Setting, describe, settings_of
 from lineside.signals import NodeGpus
@@ -168,7 +167,7 @@ async def metrics_of_processes() -> dict[str, list[Described]]:
     registry = CollectorRegistry()
     async with asyncio.TaskGroup() as tasks:
         node = Node(tasks, SystemClock(), None, None, NodeGpus)  # type: ignore[arg-type]
-        AgentMetrics(registry, NodeId("node"), node, dict, SystemClock())
+        AgentMetrics(registry, node, dict, SystemClock())
         agents = _described(registry)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()

@@ -22,7 +22,7 @@ from agent.signals import Observed
 from agent.silence import ALARM_S, LAG_S, Silence
 from agent.subscriber import CannotSubscribe
 from lineside.hashing import chain, pack, seed, strided
-from lineside.ids import EngineId, Generation, Medium, NodeId
+from lineside.ids import EngineId, Generation, Medium
 from lineside.signals import Events, Gpu, Load, NodeGpus, Status
 from tests.manual_clock import ManualClock, settle
 
@@ -736,7 +736,7 @@ async def test_gpus_are_kept_with_their_time() -> None:
 async def test_metrics_show_the_node_and_end_with_the_engine() -> None:
     async with running() as bench:
         registry = CollectorRegistry()
-        AgentMetrics(registry, NodeId("n1"), bench.node, lambda: {"c:1": True}, bench.clock)
+        AgentMetrics(registry, bench.node, lambda: {"c:1": True}, bench.clock)
         await bench.assign(engine())
         await bench.feed(batch(stored(), BlockRemoved((9,), Medium.GPU, 0)))
         bench.saw(page(running=1))
@@ -758,12 +758,9 @@ async def test_metrics_show_the_node_and_end_with_the_engine() -> None:
             f'lineside_agent_scrape_failures_total{{reason="size",server="http://{A}"}} 0.0',
             'lineside_agent_stream_up{coordinator="c:1"} 1.0',
             "lineside_agent_loop_lag_seconds 0.0",
-            'lineside_node_gpu_available{node="n1"} 1.0',
-            'lineside_node_gpu_utilization_ratio{gpu="0",node="n1",uuid="GPU-0"} 0.25',
-            'lineside_node_gpu_memory_ratio{gpu="0",node="n1",uuid="GPU-0"} 0.25',
-            'lineside_node_gpu_temperature_celsius{gpu="0",node="n1",uuid="GPU-0"} 41.0',
+            "lineside_gpu_available 1.0",
+            'lineside_gpu_utilization_ratio{gpu="0",model="H200",uuid="GPU-0"} 0.25',
         ):
             assert line in generate_latest(registry).decode().splitlines()
-        assert "lineside_node_gpu_power_watts{" not in generate_latest(registry).decode()
         await bench.assign()
         assert A not in generate_latest(registry).decode()

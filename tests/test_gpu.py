@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,14 +11,11 @@ import pytest
 
 from agent import gpu
 from agent.gpu import GpuReader, watch
-from lineside.signals import Gpu, NodeGpus
+from lineside.signals import Gpu, GpuDetail, NodeGpus
 
 
 class FakeNvml:
     """The binding as the reader uses it. `refused` holds functions that raise; by name."""
-
-    NVMLError = pynvml.NVMLError
-    NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
 
     def __init__(self, count: int = 1) -> None:
         self.count = count
@@ -31,7 +29,7 @@ class FakeNvml:
             return getattr(self, f"_{name.removeprefix('nvml')}")(*arguments)
 
         if not name.startswith("nvml"):
-            raise AttributeError(name)
+            return getattr(pynvml, name)
         return call
 
     def _Init(self) -> None:
@@ -64,9 +62,46 @@ class FakeNvml:
     def _DeviceGetTemperature(self, handle: str, sensor: int) -> int:
         return 41
 
+    def _DeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
+        return 0x1 | 0x200  # idle, and held back by its board
 
-GPU_0 = Gpu("GPU-0", 0, "H200", 0.07, 1 << 30, 140 << 30, 120.5, 41.0)
-GPU_1 = Gpu("GPU-1", 1, "H200", 0.07, 1 << 30, 140 << 30, 120.5, 41.0)
+    def _DeviceGetClockInfo(self, handle: str, clock: int) -> int:
+        return {pynvml.NVML_CLOCK_SM: 345, pynvml.NVML_CLOCK_MEM: 3201}[clock]
+
+    def _DeviceGetMaxClockInfo(self, handle: str, clock: int) -> int:
+        return 1980
+
+    def _DeviceGetEnforcedPowerLimit(self, handle: str) -> int:
+        return 700_000
+
+    def _DeviceGetTotalEccErrors(self, handle: str, kind: int, counter: int) -> int:
+        return 2 + kind
+
+    def _DeviceGetMigMode(self, handle: str) -> list[int]:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    def _DeviceGetComputeRunningProcesses(self, handle: str) -> list[object]:
+        return [object()]
+
+
+DETAIL = GpuDetail(0.0, 700.0, 1980e6, 2, 3, None, (), 1)
+GPU_0 = Gpu(
+    uuid="GPU-0",
+    index=0,
+    name="H200",
+    utilization=0.07,
+    memory_used_bytes=1 << 30,
+    memory_total_bytes=140 << 30,
+    power_w=120.5,
+    temperature_c=41.0,
+    saturation=0.07 * (120.5 / 700),
+    memory_activity=0.03,
+    sm_clock_hz=345e6,
+    memory_clock_hz=3201e6,
+    throttled=("board_limit",),
+    detail=DETAIL,
+)
+GPU_1 = replace(GPU_0, uuid="GPU-1", index=1)
 
 
 @pytest.fixture
@@ -78,7 +113,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 
 def test_every_gpu_is_read_over_one_opening(nvml: FakeNvml) -> None:
     nvml.count = 2
-    reader = GpuReader()
+    reader = GpuReader(lambda: 0.0)
     assert reader.read() == reader.read() == NodeGpus((GPU_0, GPU_1))
     assert nvml.opened == 1
     reader.close()
@@ -89,16 +124,29 @@ def test_every_gpu_is_read_over_one_opening(nvml: FakeNvml) -> None:
 def test_a_refused_value_is_missing_and_the_others_stand(nvml: FakeNvml) -> None:
     for function in ("DeviceGetUtilizationRates", "DeviceGetPowerUsage"):
         nvml.refused[f"nvml{function}"] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    expected = Gpu("GPU-0", 0, "H200", None, 1 << 30, 140 << 30, None, 41.0)
-    assert GpuReader().read() == NodeGpus((expected,))
+    expected = replace(GPU_0, utilization=None, power_w=None, saturation=None, memory_activity=None)
+    assert GpuReader(lambda: 0.0).read() == NodeGpus((expected,))
+
+
+def test_what_changes_seldom_is_read_seldom_and_has_its_age(nvml: FakeNvml) -> None:
+    now = 100.0
+    reader = GpuReader(lambda: now)
+    assert reader.read() == NodeGpus((GPU_0,))
+    nvml.refused["nvmlDeviceGetMaxClockInfo"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    now += gpu.DETAIL_S - 1
+    kept = replace(DETAIL, age_s=gpu.DETAIL_S - 1)
+    assert reader.read() == NodeGpus((replace(GPU_0, detail=kept),))
+    now += 1
+    anew = replace(DETAIL, sm_clock_max_hz=None)
+    assert reader.read() == NodeGpus((replace(GPU_0, detail=anew),))
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"])
 def test_a_lost_gpu_stays_listed_without_values(nvml: FakeNvml, function: str) -> None:
-    reader = GpuReader()
+    reader = GpuReader(lambda: 0.0)
     reader.read()
     nvml.refused[function] = pynvml.NVML_ERROR_GPU_IS_LOST
-    assert reader.read() == NodeGpus((Gpu("GPU-0", 0, "H200"),))
+    assert reader.read() == NodeGpus((Gpu("GPU-0", 0, "H200", lost=True),))
 
 
 @pytest.mark.parametrize(
@@ -115,14 +163,14 @@ def test_a_lost_gpu_stays_listed_without_values(nvml: FakeNvml, function: str) -
 )
 def test_without_nvml_the_reason_is_told(nvml: FakeNvml, error: int, reason: str) -> None:
     nvml.refused["nvmlInit"] = error
-    reader = GpuReader()
+    reader = GpuReader(lambda: 0.0)
     assert reader.read() == NodeGpus(unavailable=reason)
     del nvml.refused["nvmlInit"]
     assert reader.read() == NodeGpus((GPU_0,))
 
 
 def test_a_driver_that_goes_away_is_opened_anew(nvml: FakeNvml) -> None:
-    reader = GpuReader()
+    reader = GpuReader(lambda: 0.0)
     reader.read()
     nvml.refused["nvmlDeviceGetCount"] = pynvml.NVML_ERROR_UNINITIALIZED
     assert reader.read() == NodeGpus(unavailable="NVML reports error 1")
@@ -133,7 +181,7 @@ def test_a_driver_that_goes_away_is_opened_anew(nvml: FakeNvml) -> None:
 
 def test_a_node_without_a_gpu_says_so(nvml: FakeNvml) -> None:
     nvml.count = 0
-    assert GpuReader().read() == NodeGpus(unavailable="no GPU on this node")
+    assert GpuReader(lambda: 0.0).read() == NodeGpus(unavailable="no GPU on this node")
 
 
 class Steps:

@@ -63,6 +63,33 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class MigDevice:
+    """A part of a GPU that is partitioned: memory and processes of its own, no utilization."""
+
+    uuid: str
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDetail:
+    """What changes seldom or costs the driver more, and so is read less often. Stays on the agent."""
+
+    age_s: float = 0.0
+    """By how much it is older than the rest of the GPU's values."""
+    power_limit_w: float | None = None
+    sm_clock_max_hz: float | None = None
+    ecc_corrected: int | None = None
+    """Errors since the driver was loaded."""
+    ecc_uncorrected: int | None = None
+    mig: bool | None = None
+    mig_devices: tuple[MigDevice, ...] = ()
+    processes: int | None = None
+    """That compute on the GPU, where the driver lets this process see them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU. `None`: NVML refused the value."""
 
@@ -76,6 +103,17 @@ class Gpu:
     temperature_c: float | None = None
     engines: tuple[EngineId, ...] = ()
     """Empty: unknown. Which GPU serves which engine is never guessed."""
+    saturation: float | None = None
+    """How near it is to what it can do, 0 to 1 (docs/gpu.md)."""
+    lost: bool = False
+    """It fell off the bus: nothing is read. This and all below stay on the agent."""
+    memory_activity: float | None = None
+    """Share of the last sample period in which memory was read or written."""
+    sm_clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    throttled: tuple[str, ...] | None = None
+    """Why its clocks are lower than they could be; empty: they are not."""
+    detail: GpuDetail | None = None
 
 
 @dataclass(frozen=True, slots=True)

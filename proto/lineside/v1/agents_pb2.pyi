@@ -328,7 +328,7 @@ class NodeGpu(_message.Message):
     def __init__(self, observed_at_ms: _Optional[int] = ..., age_ms: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., unavailable: _Optional[str] = ...) -> None: ...
 
 class Gpu(_message.Message):
-    __slots__ = ("uuid", "index", "name", "utilization", "memory_used_bytes", "memory_total_bytes", "power_w", "temperature_c", "engines")
+    __slots__ = ("uuid", "index", "name", "utilization", "memory_used_bytes", "memory_total_bytes", "power_w", "temperature_c", "engines", "saturation")
     UUID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -338,6 +338,7 @@ class Gpu(_message.Message):
     POWER_W_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_C_FIELD_NUMBER: _ClassVar[int]
     ENGINES_FIELD_NUMBER: _ClassVar[int]
+    SATURATION_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     index: int
     name: str
@@ -347,7 +348,8 @@ class Gpu(_message.Message):
     power_w: float
     temperature_c: float
     engines: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., name: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., power_w: _Optional[float] = ..., temperature_c: _Optional[float] = ..., engines: _Optional[_Iterable[str]] = ...) -> None: ...
+    saturation: float
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., name: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., power_w: _Optional[float] = ..., temperature_c: _Optional[float] = ..., engines: _Optional[_Iterable[str]] = ..., saturation: _Optional[float] = ...) -> None: ...
 
 class PeerInFlight(_message.Message):
     __slots__ = ("coordinator", "engines")
