@@ -21,6 +21,8 @@ class Carriage:
     id: str
     created: int
     """In Unix seconds."""
+    is_foreign: bool = False
+    """The backend is a provider: what it says of an account of ours is not for clients."""
 
     @property
     def is_native(self) -> bool:
@@ -46,6 +48,6 @@ class Carriage:
 
     def failure(self, status: int, body: bytes, request_id: str) -> bytes:
         """Return the body of an error."""
-        if self.is_native:
+        if self.is_native and (not self.is_foreign or answers.is_for_clients(status, body)):
             return error_shapes.in_shape(self.client, status, body, request_id)
         return answers.error(self.client, self.backend, status, body)

@@ -193,7 +193,10 @@ class Relay:
         self._service.finished(self._routed, status, Usage(), None)
         headers = _with_patience(self._own_headers(), status)
         headers["content-type"] = JSON
-        await self._send(status, ended.body, headers, limit)
+        carriage = self._carriage
+        is_ours = carriage.is_foreign and carriage.is_native  # what is translated is so already
+        body = carriage.failure(status, ended.body, self._call.id) if is_ours else ended.body
+        await self._send(status, body, headers, limit)
 
     async def _send(
         self, status: int, body: bytes, headers: CIMultiDict[str], limit: Limit
@@ -216,7 +219,9 @@ class Relay:
     def _carriage(self) -> Carriage:
         request, record = self._routed.request, self._routed.record
         backend = spoken(self._routed.target, request.api) or request.api
-        return Carriage(request.api, backend, request.model, record.id, int(record.at))
+        is_foreign = self._routed.candidate.type == "provider"
+        created = int(record.at)
+        return Carriage(request.api, backend, request.model, record.id, created, is_foreign)
 
     def _note(self, response: str | None) -> None:
         """Remember who holds a response, before its client can ask for it."""

@@ -21,6 +21,7 @@ from botocore.credentials import Credentials
 WORDS = ("Hello", " there", ".")
 KEY = "sk-provider-secret"
 AWS = ("AKIDPROVIDER", "aws-provider-secret")
+TOKEN = "aws-session-secret"
 REGION = "eu-west-1"
 
 
@@ -49,6 +50,10 @@ class Stub:
     """Between the pieces of a stream."""
     refuses: str | None = None
     """A field of the body that it answers with 400."""
+    says: str = "out of order"
+    """In its errors."""
+    token: str | None = None
+    """Of the session that signs, for Bedrock."""
     calls: list[Call] = field(default_factory=list)
     url: str = ""
     _runner: web.AppRunner | None = None
@@ -79,7 +84,7 @@ class Stub:
         if not self._is_let_in(request, headers, raw):
             return self._error(401, f"wrong key {headers.get('authorization')}")
         if self.status != 200:
-            return self._error(self.status, "out of order")
+            return self._error(self.status, self.says)
         if self.refuses is not None and self.refuses in body:
             return self._error(400, f"Unknown parameter: '{self.refuses}'.")
         match self.type, request.path.rpartition("/")[2]:
@@ -104,7 +109,9 @@ class Stub:
             case "AzureOpenAI":
                 return headers.get("api-key") == KEY
             case "Bedrock" if not headers.get("authorization", "").startswith("Bearer"):
-                return _is_signed(request, headers, raw)
+                return self.token == headers.get("x-amz-security-token") and _is_signed(
+                    request, headers, raw
+                )
         return headers.get("authorization") == f"Bearer {KEY}"
 
     def _error(self, status: int, message: str) -> web.Response:

@@ -82,6 +82,12 @@ def error(client: Api, backend: Api, status: int, body: bytes) -> bytes:
     return errors.of(client, status, errors.text_of(body))
 
 
+def is_for_clients(status: int, body: bytes) -> bool:
+    """Whether a provider's error is about the request, and names nothing of ours."""
+    text = errors.text_of(body)
+    return bool(text) and errors.words(status, text) == " ".join(text.split())
+
+
 class Stream:
     """One stream. `feed` each chunk, send on what it returns, and call `close` at the end.
 
