@@ -11,6 +11,7 @@ import msgspec
 from coordinator.apis import METERED, Api
 from coordinator.candidates import Candidate, Provider, spoken
 from coordinator.canonical import Canonical, Changes, rewrite
+from coordinator.translate.requests import translated
 from policies.model import SetFields
 from policies.reserved import PARAMETERS
 
@@ -44,8 +45,6 @@ def body_for(
 
 
 def _translated(request: Canonical, api: Api, body: bytes, meter: bool) -> bytes:
-    from coordinator.translate.requests import translated
-
     made = translated(request.api, api, msgspec.json.decode(body))
     if request.stream and meter and api in METERED:
         made["stream_options"] = {"include_usage": True}
