@@ -41,6 +41,10 @@ class LearnedStore:
         if isinstance(said, dict):
             self._learned.restore(said)
 
+    def remake(self) -> None:
+        """Have it written again, though nothing be new: the store lost its data."""
+        self._written = b""
+
     async def save(self) -> None:
         """Write what is known now, if it is anything new. One that is beaten to it gives way."""
         value = msgspec.json.encode(self._learned.saved())

@@ -7,11 +7,20 @@ when the engines do, so the store sees one small write for each change and none 
 from collections.abc import Iterable
 from hashlib import sha256
 
+import msgspec
+
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine
-from coordinator.store import Store, StoreUnavailable
+from coordinator.store import Store, Stored, StoreUnavailable
 
 KEY = "cluster/assignment"
+
+
+class _Numbered(msgspec.Struct, frozen=True):
+    """What the store holds: which engines were assigned last, under which number."""
+
+    number: int
+    engines: str
 
 
 class Numbering:
@@ -25,11 +34,16 @@ class Numbering:
         """Why the store gave none, so that the one before serves; empty: it did."""
         self._store = store
         self._cluster = cluster
+        self._is_lost = False
 
     @property
     def is_due(self) -> bool:
-        """Whether the engines changed, or the store could not be asked the last time."""
-        return bool(self.away) or self.revision != self._cluster.revision
+        """Whether the engines changed, or the store could not be asked, or lost its data."""
+        return bool(self.away) or self._is_lost or self.revision != self._cluster.revision
+
+    def remake(self) -> None:
+        """Have the number written again: the store lost its data."""
+        self._is_lost = True
 
     async def follow(self) -> bool:
         """Number the cluster's engines; return whether that is news for agents.
@@ -38,6 +52,7 @@ class Numbering:
         coordinator they take it.
         """
         revision, number, self.away = self._cluster.revision, self.number, ""
+        self._is_lost = False
         try:
             number = await self._numbered(_fingerprint(self._cluster.assigned()))
         except StoreUnavailable as error:
@@ -46,22 +61,34 @@ class Numbering:
         self.revision, self.number = revision, number
         return before != (revision, number)
 
-    async def _numbered(self, wanted: bytes) -> int:
+    async def _numbered(self, wanted: str) -> int:
         """Return the number of these engines.
 
         Where the store holds others, they were assigned after whatever we assigned before; ours is
-        newer word, and gets a higher number.
+        newer word, and gets a higher number. So it does where the store lost its data.
         """
         while True:
             stored = await self._store.get(KEY)
-            if stored is not None and stored.value == wanted:
-                return stored.revision
+            found = _read(stored)
+            if found.engines == wanted and found.number >= self.number:
+                return found.number
+            ours = _Numbered(max(found.number, self.number) + 1, wanted)
             expected = None if stored is None else stored.revision
-            if written := await self._store.compare_and_set(KEY, expected, wanted):
-                return written.revision
+            if await self._store.compare_and_set(KEY, expected, msgspec.json.encode(ours)):
+                return ours.number
 
 
-def _fingerprint(engines: Iterable[Engine]) -> bytes:
+def _read(stored: Stored | None) -> _Numbered:
+    if stored is None:
+        return _Numbered(0, "")
+    try:
+        return msgspec.json.decode(stored.value, type=_Numbered)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Earlier releases kept the fingerprint alone, and the store's revision was the number.
+        return _Numbered(stored.revision, "")
+
+
+def _fingerprint(engines: Iterable[Engine]) -> str:
     """Return what differs when an agent has to read differently."""
     read = sorted(
         (
@@ -70,4 +97,4 @@ def _fingerprint(engines: Iterable[Engine]) -> bytes:
         )
         for engine in engines
     )
-    return sha256(repr(read).encode()).digest()
+    return sha256(repr(read).encode()).hexdigest()

@@ -121,8 +121,8 @@ class Store(Protocol):
         """
         ...
 
-    async def grant(self, ttl_s: float) -> LeaseId:
-        """Make a lease that ends unless it is kept within every `ttl_s`; whole seconds count."""
+    async def grant(self, ttl_s: int) -> LeaseId:
+        """Make a lease that ends unless it is kept within every `ttl_s`, 2 s at least."""
         ...
 
     async def keep(self, lease: LeaseId) -> None:
@@ -135,6 +135,10 @@ class Store(Protocol):
 
     async def revision(self) -> int:
         """Return the revision of the last write; it never falls in a store's life."""
+        ...
+
+    async def life(self) -> str:
+        """Return what the store's data is known by: another text when it was lost or replaced."""
         ...
 
     async def close(self) -> None:

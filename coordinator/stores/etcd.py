@@ -26,7 +26,6 @@ from coordinator.store import (
 from coordinator.stores import etcd_watch
 from coordinator.stores.etcd_calls import (
     GRANT,
-    LIMIT_S,
     RANGE,
     REVOKE,
     TXN,
@@ -53,14 +52,17 @@ class EtcdStore:
         self._root = root
         self._life = ""
         """Of the etcd that was listed last, or watched."""
+        self._seen = 0
+        """The highest revision that etcd has named to us."""
 
     async def get(self, key: str) -> Stored | None:
         with _told():
             found = await self._calls.call(RANGE, pb.RangeRequest(key=self._key(key)))
+        self._seen = max(self._seen, found.header.revision)
         return _stored(found.kvs[0]) if found.kvs else None
 
     async def range(self, prefix: str) -> Listing:
-        self._life = self._life or await self._alive()
+        self._life = self._life or await self.life()
         begin, end = self._key(prefix), end_of(self._key(prefix))
         entries: dict[str, Stored] = {}
         request = pb.RangeRequest(key=begin, range_end=end, limit=PAGE)
@@ -69,6 +71,7 @@ class EtcdStore:
                 page = await self._calls.call(RANGE, request)
                 entries.update({self._name(each.key): _stored(each) for each in page.kvs})
                 request.revision = request.revision or page.header.revision
+                self._seen = max(self._seen, request.revision)
                 if not page.more:
                     return Listing(entries, request.revision)
                 request.key = page.kvs[-1].key + b"\0"
@@ -91,20 +94,21 @@ class EtcdStore:
                 for write in writes
             ],
         )
-        tries = Tries()
+        tries, before = Tries(), self._seen
         with _told():
             while True:
                 async with tries.one(self._calls):
                     answer = await self._calls.ask(TXN, request)
+                    self._seen = max(self._seen, answer.header.revision)
                     if answer.succeeded:
                         return answer.header.revision
-                    return _ours(answer, writes) if tries.failed else None
+                    return _ours(answer, writes, before) if tries.failed else None
 
     async def watch(self, prefix: str, after: int) -> AsyncGenerator[Sequence[Change], None]:
-        life = self._life = self._life or await self._alive()
+        life = self._life = self._life or await self.life()
 
         async def unchanged() -> None:
-            now = await self._alive()
+            now = await self.life()
             if now != life:
                 self._life = now
                 raise Compacted("etcd lost its data")
@@ -118,14 +122,14 @@ class EtcdStore:
         finally:
             await events.aclose()
 
-    async def grant(self, ttl_s: float) -> LeaseId:
+    async def grant(self, ttl_s: int) -> LeaseId:
         with _told():
-            made = await self._calls.call(GRANT, pb.LeaseGrantRequest(TTL=round(ttl_s)))
+            made = await self._calls.call(GRANT, pb.LeaseGrantRequest(TTL=ttl_s))
         return LeaseId(made.ID)
 
     async def keep(self, lease: LeaseId) -> None:
         with _told():
-            left_s = await self._calls.keep_alive(lease, LIMIT_S)
+            left_s = await self._calls.keep_alive(lease)
         if left_s <= 0:
             raise LeaseLost(lease)
 
@@ -141,18 +145,17 @@ class EtcdStore:
             request = pb.RangeRequest(key=self._key(LIFE_KEY), count_only=True)
             return (await self._calls.call(RANGE, request)).header.revision
 
+    async def life(self) -> str:
+        fresh = secrets.token_hex(8).encode()
+        while True:
+            if (stored := await self.get(LIFE_KEY)) is not None:
+                return f"{stored.value.decode(errors='replace')} at {stored.revision}"
+            await self.compare_and_set(LIFE_KEY, None, fresh)
+
     async def close(self) -> None:
         await self._calls.close()
 
     # --- keys and messages ------------------------------------------------------------------------
-
-    async def _alive(self) -> str:
-        """Return what this life of etcd is known by; a new one is given a name."""
-        fresh = secrets.token_hex(8).encode()
-        while True:
-            if (stored := await self.get(LIFE_KEY)) is not None:
-                return f"{stored.revision} {stored.value!r}"
-            await self.compare_and_set(LIFE_KEY, None, fresh)
 
     def _key(self, key: str) -> bytes:
         return (self._root + key).encode()
@@ -194,10 +197,11 @@ def _stored(entry: pb.KeyValue) -> Stored:
     return Stored(entry.value, entry.mod_revision)
 
 
-def _ours(answer: pb.TxnResponse, writes: Sequence[Write]) -> int | None:
+def _ours(answer: pb.TxnResponse, writes: Sequence[Write], before: int) -> int | None:
     """Return the revision of a try that was carried out without our hearing; `None`: none was.
 
-    What stands there was read in the same step in which the conditions did not hold.
+    What stands there was read in the same step in which the conditions did not hold. `before`: a
+    revision that there was when we began.
     """
     found = [each.response_range.kvs for each in answer.responses]
     revisions = set()
@@ -209,8 +213,8 @@ def _ours(answer: pb.TxnResponse, writes: Sequence[Write]) -> int | None:
             return None
         else:
             revisions.add(kvs[0].mod_revision)
-    if len(revisions) > 1:
-        return None  # one transaction leaves one
+    if len(revisions) > 1 or any(revision <= before for revision in revisions):
+        return None  # one transaction leaves one, and a new one
     return revisions.pop() if revisions else answer.header.revision
 
 

@@ -131,13 +131,13 @@ class Calls:
         # Both await while they make what the others are to use: a channel, a token.
         self._connecting, self._authenticating = asyncio.Lock(), asyncio.Lock()
 
-    async def call(self, method: Method[Q, A], request: Q, limit_s: float = LIMIT_S) -> A:
+    async def call(self, method: Method[Q, A], request: Q) -> A:
         """Return the answer, of whichever endpoint gives one.
 
         Raises `StoreUnavailable`, and `Refused`. A call may have been carried out in either case,
         and more than once in any.
         """
-        tries = Tries(limit_s)
+        tries = Tries()
         while True:
             async with tries.one(self):
                 return await self.ask(method, request)
@@ -158,9 +158,9 @@ class Calls:
         answer: A = await unary(request, timeout=TRY_S, metadata=metadata)
         return answer
 
-    async def keep_alive(self, lease: int, limit_s: float) -> int:
+    async def keep_alive(self, lease: int) -> int:
         """Return what a lease has left after it began anew, in seconds; 0: there is none."""
-        tries = Tries(limit_s)
+        tries = Tries()
         while True:
             async with tries.one(self):
                 channel, metadata = await self.connected()
@@ -293,9 +293,9 @@ class Ended(Exception):
 class Tries:
     """The tries of one call: pauses between them, and when to give up."""
 
-    def __init__(self, limit_s: float = LIMIT_S) -> None:
+    def __init__(self) -> None:
         self.failed = 0
-        self._deadline = time.monotonic() + limit_s
+        self._deadline = time.monotonic() + LIMIT_S
         self._pause_s = FIRST_PAUSE_S
 
     def one(self, calls: Calls) -> "_Try":

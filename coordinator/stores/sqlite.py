@@ -90,9 +90,9 @@ class SqliteStore:
         finally:
             self._wake.discard(wake)
 
-    async def grant(self, ttl_s: float) -> LeaseId:
+    async def grant(self, ttl_s: int) -> LeaseId:
         now = self._clock.unix()
-        return await self._call(lambda db: tables.grant(db, float(round(ttl_s)), now))
+        return await self._call(lambda db: tables.grant(db, ttl_s, now))
 
     async def keep(self, lease: LeaseId) -> None:
         now = self._clock.unix()
@@ -104,6 +104,9 @@ class SqliteStore:
 
     async def revision(self) -> int:
         return await self._call(tables.revision)
+
+    async def life(self) -> str:
+        return await self._call(tables.life)
 
     async def close(self) -> None:
         def close() -> None:

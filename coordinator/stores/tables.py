@@ -1,9 +1,10 @@
 """The SQLite store's tables, and what its calls are in SQL. Runs on the store's thread alone.
 
 `entries` has what is there now, `changes` the latest writes for watches, `leases` when each ends,
-`state` the revision of the last write and the last one that `changes` has forgotten.
+`state` the revision of the last write, the last one that `changes` has forgotten, and its name.
 """
 
+import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,10 +17,10 @@ SCHEMA = (
     "CREATE TABLE IF NOT EXISTS changes (revision INTEGER NOT NULL, key TEXT NOT NULL, value BLOB,"
     " PRIMARY KEY (revision, key))",
     "CREATE TABLE IF NOT EXISTS leases"
-    " (id INTEGER PRIMARY KEY AUTOINCREMENT, ttl_s REAL NOT NULL, ends_at REAL NOT NULL)",
+    " (id INTEGER PRIMARY KEY AUTOINCREMENT, ttl_s INTEGER NOT NULL, ends_at REAL NOT NULL)",
     "CREATE TABLE IF NOT EXISTS state"
-    " (one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL, forgotten INTEGER"
-    " NOT NULL)",
+    " (one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL,"
+    " forgotten INTEGER NOT NULL, life TEXT NOT NULL)",
 )
 
 
@@ -34,7 +35,8 @@ def make(db: sqlite3.Connection) -> None:
         if "lease" not in columns:  # releases before leases had the first three columns alone
             db.execute("ALTER TABLE entries ADD COLUMN lease INTEGER")
         newest = db.execute("SELECT coalesce(max(revision), 0) FROM entries").fetchone()[0]
-        db.execute("INSERT OR IGNORE INTO state VALUES (1, ?, ?)", (newest, newest))
+        fresh = secrets.token_hex(8)
+        db.execute("INSERT OR IGNORE INTO state VALUES (1, ?, ?, ?)", (newest, newest, fresh))
 
 
 def get(db: sqlite3.Connection, key: str) -> Stored | None:
@@ -54,6 +56,10 @@ def listed(db: sqlite3.Connection, prefix: str) -> Listing:
 
 def revision(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT revision FROM state").fetchone()[0])
+
+
+def life(db: sqlite3.Connection) -> str:
+    return str(db.execute("SELECT life FROM state").fetchone()[0])
 
 
 def transact(
@@ -88,7 +94,7 @@ def since(db: sqlite3.Connection, prefix: str, after: int) -> tuple[list[Change]
         return changes, int(newest)
 
 
-def grant(db: sqlite3.Connection, ttl_s: float, now: float) -> LeaseId:
+def grant(db: sqlite3.Connection, ttl_s: int, now: float) -> LeaseId:
     with _writing(db):
         made = db.execute("INSERT INTO leases (ttl_s, ends_at) VALUES (?, ?)", (ttl_s, now + ttl_s))
         assert made.lastrowid is not None
