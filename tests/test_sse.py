@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.answer_parts import read_answer
+from coordinator.apis import Api
 from coordinator.limits import Usage
-from coordinator.sse import HELD_BYTES, Stream
+from coordinator.sse import HELD_BYTES, Stream, stream_of
 
 CASES = Path(__file__).parent / "cases" / "http"
 
@@ -134,3 +135,150 @@ def test_the_usage_of_an_answer_that_was_not_streamed() -> None:
     body = json.dumps(json.loads((CASES / "chat_again_cached.json").read_text())["body"]).encode()
     assert read_answer(body) == (Usage(126, 96, 6), "length")
     assert read_answer(b"not JSON") == (Usage(), None)
+
+
+MESSAGES = captured("messages_stream")
+
+
+def named(*told: dict[str, object]) -> bytes:
+    """Return events whose names are their data's types."""
+    return b"".join(
+        f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode() for each in told
+    )
+
+
+PART = {"type": "response.output_text.delta", "delta": "x", "sequence_number": 4}
+USAGE = {
+    "input_tokens": 18,
+    "output_tokens": 2,
+    "input_tokens_details": {"cached_tokens": 16},
+}
+RESPONSE = {"id": "resp_1", "status": "in_progress", "usage": None}
+ENDED = RESPONSE | {
+    "status": "incomplete",
+    "incomplete_details": {"reason": "max_output_tokens"},
+    "usage": USAGE,
+}
+RESPONSES = named(
+    {"type": "response.created", "response": RESPONSE},
+    {"type": "response.in_progress", "response": RESPONSE},
+    {"type": "response.output_item.added", "item": {"type": "message", "content": []}},
+    {"type": "response.content_part.added", "part": {"type": "output_text", "text": ""}},
+    PART,
+    PART,
+    {"type": "response.output_text.done", "text": "xx"},
+    {"type": "response.completed", "response": ENDED},
+)
+OTHERS = [
+    pytest.param(Api.ANTHROPIC_MESSAGES, MESSAGES, Usage(126, 96, 6), None, id="messages"),
+    pytest.param(Api.OPENAI_RESPONSES, RESPONSES, Usage(18, 16, 2), "resp_1", id="a response"),
+]
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
+@pytest.mark.parametrize(("api", "raw", "usage", "response"), OTHERS)
+def test_streams_of_other_apis_may_be_cut_at_every_byte(
+    api: Api, raw: bytes, usage: Usage, response: str | None, newline: bytes
+) -> None:
+    whole = raw.replace(b"\n", newline)
+    for at in range(len(whole) + 1):
+        stream = stream_of(api, usage_asked=True)
+        assert stream.feed(whole[:at]) + stream.feed(whole[at:]) + stream.close() == whole, at
+        assert told(stream) == (True, True, False, usage, "length"), at
+        assert stream.response == response, at
+
+
+@pytest.mark.parametrize("size", [1, 7, 300])
+@pytest.mark.parametrize(("api", "raw", "usage", "response"), OTHERS)
+def test_streams_of_other_apis_may_come_in_small_pieces(
+    api: Api, raw: bytes, usage: Usage, response: str | None, size: int
+) -> None:
+    stream = stream_of(api, usage_asked=True)
+    pieces = [raw[at : at + size] for at in range(0, len(raw), size)]
+    assert b"".join(map(stream.feed, pieces)) + stream.close() == raw
+    assert told(stream) == (True, True, False, usage, "length")
+
+
+@pytest.mark.parametrize(("api", "raw", "usage", "response"), OTHERS)
+def test_what_only_announces_an_answer_is_no_content(
+    api: Api, raw: bytes, usage: Usage, response: str | None
+) -> None:
+    stream = stream_of(api, usage_asked=True)
+    before = []
+    for event in events(raw):
+        before.append(stream.has_content)
+        stream.feed(event + b"\n\n")
+    announcing = before.index(True) - 1
+    assert announcing == {Api.ANTHROPIC_MESSAGES: 2, Api.OPENAI_RESPONSES: 4}[api]
+    assert stream.pieces >= {Api.ANTHROPIC_MESSAGES: 5, Api.OPENAI_RESPONSES: 2}[api]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x"}},
+        {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "x"}},
+        {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": "{"}},
+        {"type": "content_block_start", "content_block": {"type": "tool_use", "name": "f"}},
+    ],
+    ids=["text", "thinking", "arguments", "a tool call"],
+)
+def test_every_kind_of_a_messages_output_is_content(event: dict[str, object]) -> None:
+    stream = stream_of(Api.ANTHROPIC_MESSAGES, usage_asked=True)
+    stream.feed(named({"type": "ping"}))
+    assert not stream.has_content
+    stream.feed(named(event))
+    assert stream.has_content
+
+
+def test_a_providers_last_usage_may_leave_out_what_its_first_said() -> None:
+    first = {"input_tokens": 10, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 90}
+    stream = stream_of(Api.ANTHROPIC_MESSAGES, usage_asked=True)
+    stream.feed(
+        named({"type": "message_start", "message": {"usage": first | {"output_tokens": 1}}})
+    )
+    stream.feed(named({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 5}}))
+    assert stream.usage == Usage(1000, 900, 5)
+
+
+@pytest.mark.parametrize("before", [b"", b"content"], ids=["at once", "after content"])
+@pytest.mark.parametrize(
+    ("api", "content", "error"),
+    [
+        pytest.param(
+            Api.ANTHROPIC_MESSAGES,
+            {"type": "content_block_delta", "delta": {"text": "x"}},
+            {"type": "error", "error": {"type": "overloaded_error", "message": "no"}},
+            id="messages",
+        ),
+        pytest.param(Api.OPENAI_RESPONSES, PART, {"type": "error", "code": "x"}, id="a response"),
+        pytest.param(
+            Api.OPENAI_RESPONSES,
+            PART,
+            {"type": "response.failed", "response": {"error": {"code": "server_error"}}},
+            id="a response that failed",
+        ),
+    ],
+)
+def test_errors_in_streams_of_other_apis_are_noticed_and_pass(
+    api: Api, content: dict[str, object], error: dict[str, object], before: bytes
+) -> None:
+    stream = stream_of(api, usage_asked=True)
+    first, last = named(content) if before else b"", named(error)
+    assert stream.feed(first) + stream.feed(last) + stream.close() == first + last
+    assert (stream.failed, json.loads(stream.error)) == (True, error)
+
+
+@pytest.mark.parametrize(
+    ("name", "api", "said"),
+    [
+        ("messages", Api.ANTHROPIC_MESSAGES, (Usage(126, 96, 6), "length")),
+        ("responses", Api.OPENAI_RESPONSES, (Usage(18, 0, 16), "length")),
+    ],
+)
+def test_the_usage_of_whole_answers_of_other_apis(
+    name: str, api: Api, said: tuple[Usage, str | None]
+) -> None:
+    body = json.dumps(json.loads((CASES / f"{name}.json").read_text())["body"]).encode()
+    assert read_answer(body, api) == said
+    assert read_answer(b"not JSON", api) == (Usage(), None)
