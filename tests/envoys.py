@@ -106,6 +106,7 @@ def ext_proc(picker: str = "picker", request: str = FD, response: str = FD, **mo
         "response_trailer_mode": trailers(response),
     }
     fields = {
+        "grpc_service": {"envoy_grpc": {"cluster_name": picker}},
         "failure_mode_allow": False,
         "message_timeout": "10s",
         "processing_mode": mode,
@@ -118,7 +119,6 @@ def ext_proc(picker: str = "picker", request: str = FD, response: str = FD, **mo
     return typed(
         "envoy.filters.http.ext_proc",
         "extensions.filters.http.ext_proc.v3.ExternalProcessor",
-        grpc_service={"envoy_grpc": {"cluster_name": picker}},
         **(fields | more),
     )
 
@@ -157,17 +157,12 @@ RETRY = {
 }
 
 
-def to_provider(name: str, host: str, prefix: str) -> Part:
-    """A route to a third party, by the header that the picker sets."""
+def to_provider(name: str, host: str) -> Part:
+    """A route to a third party, by the header that the picker sets beside the path."""
     by_header = {"name": "x-lineside-backend", "string_match": {"exact": name}}
     return {
-        "match": {"prefix": "/v1/", "headers": [by_header]},
-        "route": {
-            "cluster": name,
-            "host_rewrite_literal": host,
-            "prefix_rewrite": prefix,
-            "timeout": "0s",
-        },
+        "match": {"prefix": "/", "headers": [by_header]},
+        "route": {"cluster": name, "host_rewrite_literal": host, "timeout": "0s"},
         "request_headers_to_remove": ["x-lineside-backend"],
     }
 

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from coordinator.apis import PATHS
+from coordinator import error_shapes
+from coordinator.apis import COUNT_TOKENS, PATHS, Api
 from coordinator.callers import Caller, NotYours, tenant_of
 from coordinator.candidates import Provider, spoken
+from coordinator.canonical import Canonical, Changes, parse, rewrite
 from coordinator.carriers import Carriage
 from coordinator.engines import Engine
 from coordinator.envoy import contract
@@ -31,10 +33,16 @@ from coordinator.envoy.messages import (
 )
 from coordinator.envoy.reading import Carried, Native, Reading
 from coordinator.offers import PRIVATE, Offer
-from coordinator.query import NOBODY, Answered, Queries, Query, Refused
-from coordinator.refusal import BodyWithheld, NoEngineReady, NotFound, Refusal
+from coordinator.query import NOBODY, Answered, Queries, Query, Refused, joined
+from coordinator.refusal import BodyWithheld, NoEngineReady, NotCounted, NotFound, Refusal
 from coordinator.reports import Event, Report
+from coordinator.tokens import TokenState
 from coordinator.watch import WatchedService
+
+JSON = ("content-type", "application/json")
+
+WITHOUT_ROOM = frozenset({"overloaded", "no_engine_ready"})
+"""Refusals of a message for want of room or engines: counting its tokens needs neither."""
 
 MODEL_NAME = "x-gateway-model-name"
 """A header in which a filter before this one names the model, where bodies do not come by here."""
@@ -94,6 +102,8 @@ class Desk:
             return self._anyone(question, None)
         if question.body is None:
             return self._unread(question)
+        if question.method == "POST" and question.path.partition("?")[0] == COUNT_TOKENS:
+            return await self._count(question)
         answer = await self._queries.ask(self._query(question))
         if isinstance(answer, Refused):
             return _rejected(answer)
@@ -185,6 +195,32 @@ class Desk:
         if not rules.policies.rules and (model is not None or len(models) == 1):
             return self._anyone(question, model)
         return self._refused(question, BodyWithheld())
+
+    async def _count(self, question: Question) -> Picked | Rejected:
+        """Let an engine count that could serve it, else count by our tokenizer if it is exact.
+
+        As at our own gateway: nothing is accounted, and policies hold.
+        """
+        query, api = self._query(question), Api.ANTHROPIC_MESSAGES
+        read = parse(api, joined(query.headers), query.body)
+        if not isinstance(read, Canonical):
+            return self._refused(question, read)
+        record = await self._service.dry_run(read, query.tenant)
+        if (reply := record.refusal) is not None and reply.reason not in WITHOUT_ROOM:
+            told = error_shapes.body(reply, api, record.request_id)
+            return Rejected(reply.status, (JSON, *reply.headers.items()), told, reply.reason)
+        hint = question.subset
+        for each in record.decision.ranked if record.decision is not None else ():
+            endpoint = each.target.endpoint
+            if isinstance(each.target, Engine) and (
+                hint is None or contract.allows(hint, endpoint)
+            ):
+                body = rewrite(read, Changes(each.model, meter=False))
+                return Picked((endpoint,), body=body, remove_headers=PRIVATE)
+        if record.tokens == TokenState.EXACT.value and record.prompt_tokens is not None:
+            counted = b'{"input_tokens":%d}' % record.prompt_tokens
+            return Rejected(200, (JSON,), counted, "counted")
+        return self._refused(question, NotCounted(read.model))
 
     def _anyone(self, question: Question, model: str | None) -> Picked | Rejected:
         """Choose the engine that has the least to do; nothing is accounted."""

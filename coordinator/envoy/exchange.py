@@ -34,6 +34,9 @@ from policies.reserved import HOP_BY_HOP
 PIECE_BYTES = 62_000
 """Of a body that is given back: some gateways take no message of 64 KiB."""
 
+NEEDED = frozenset({"x-forwarded-proto"})
+"""Headers of the gateway's own, without which Envoy finds no route at all."""
+
 PASSED = Modes(BodyMode.NONE, BodyMode.NONE)
 
 
@@ -204,7 +207,7 @@ class Exchange:
         return Continue(
             at,
             set_headers=tuple(sets),
-            remove_headers=tuple(sorted(ends_here - given)),
+            remove_headers=tuple(sorted(ends_here - given - NEEDED)),
             destination=destination,
             reroute=True,
         )

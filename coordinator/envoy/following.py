@@ -33,6 +33,8 @@ WHOLE_BYTES = 8 * 2**20
 """Of an answer that is not streamed; a longer one is passed on and not read."""
 
 EVENTS = "text/event-stream"
+STREAMS = frozenset({EVENTS, "application/vnd.amazon.eventstream"})
+"""Content types of answers that come as events."""
 
 
 class Interest(Enum):
@@ -115,7 +117,7 @@ class Following:
         wants_bodies = self.interest is Interest.USAGE or mode is BodyMode.DUPLEX
         if not (bodies and (watches or wants_bodies or self.reading.is_foreign)):
             return [*effects, *self._let_go()]
-        self._read_by(contract.value(said.headers, "content-type") or "")
+        self._read_by(_kind(said))
         return effects
 
     def _origin(self, said: Said) -> list[Effect]:
@@ -131,6 +133,8 @@ class Following:
     def _shown(self, said: Said) -> Headers:
         """Return the headers that clients see beside the backend's."""
         shown = [(contract.DECISION, self.decision)] if self.decision else []
+        if self.reading.is_foreign and _kind(said) in STREAMS:
+            shown.append(("content-type", EVENTS))
         served = contract.served(said.metadata, said.attributes)
         if self.shows_served and served is not None:
             shown.append((contract.SHOWN_AS, served))
@@ -146,9 +150,8 @@ class Following:
         status = self._status or 0
         return [Finished(status, Usage())] if status >= 400 else [Unseen()]
 
-    def _read_by(self, content_type: str) -> None:
-        is_stream = content_type.partition(";")[0].strip().lower() == EVENTS
-        self._is_stream = is_stream and self._status == 200
+    def _read_by(self, kind: str) -> None:
+        self._is_stream = kind in STREAMS and self._status == 200
         if self.interest is not Interest.USAGE and not self.reading.is_foreign:
             return
         if self._is_stream:
@@ -206,6 +209,11 @@ class Following:
         if stream.failed or not stream.done:
             return [Broken()]
         return [Finished(self._status or 0, stream.usage, stream.finish)]
+
+
+def _kind(said: Said) -> str:
+    content_type = contract.value(said.headers, "content-type") or ""
+    return content_type.partition(";")[0].strip().lower()
 
 
 def _passed(part: Part, said: Said, out: bytes, mode: BodyMode) -> Effect:
