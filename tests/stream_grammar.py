@@ -12,9 +12,11 @@ from typing import Any
 
 from anthropic.types import RawMessageStreamEvent
 from openai.types.chat import ChatCompletionChunk
+from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 Json = dict[str, Any]
+_RESPONSE_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 _ANTHROPIC_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
@@ -177,3 +179,70 @@ def _check_block(events: list[Json], blocks: list[Json]) -> None:
     if block["type"] == "tool_use":
         block["input"] = arguments
     blocks.append(block)
+
+
+def check_responses(stream: bytes) -> Json:
+    """Hold a whole stream of events against the grammar of responses; return the response.
+
+    `response.created` and `response.in_progress`; items one after another, each added, brought in
+    parts that are repeated when it is done; the whole response last. Events are numbered from 0.
+    """
+    events = []
+    for number, (name, data) in enumerate(sse_data(stream)):
+        event = json.loads(data)
+        assert (event["type"], event["sequence_number"]) == (name, number)
+        _RESPONSE_EVENT.validate_python(event)
+        events.append(event)
+    created, going, last = events.pop(0), events.pop(0), events.pop()
+    assert (created["type"], going["type"]) == ("response.created", "response.in_progress")
+    assert created["response"] == going["response"]
+    assert created["response"]["status"] == "in_progress"
+    response = last["response"]
+    assert last["type"] == f"response.{response['status']}"
+    assert response["id"] == created["response"]["id"]
+    items: list[Json] = []
+    while events:
+        _check_item(events, items)
+    assert response["output"] == items
+    return dict(response)
+
+
+_ITEM_DELTAS = {
+    "message": "response.output_text",
+    "reasoning": "response.reasoning_text",
+    "function_call": "response.function_call_arguments",
+}
+
+
+def _check_item(events: list[Json], items: list[Json]) -> None:
+    at = len(items)
+    added = events.pop(0)
+    assert (added["type"], added["output_index"]) == ("response.output_item.added", at)
+    item, kind = added["item"], _ITEM_DELTAS[added["item"]["type"]]
+    is_call = item["type"] == "function_call"
+    assert item.get("content", []) == []
+    assert item.get("arguments", "") == ""
+    if not is_call:
+        part = events.pop(0)
+        assert (part["type"], part["part"]["text"]) == ("response.content_part.added", "")
+    text = ""
+    while (event := events.pop(0))["type"] == f"{kind}.delta":
+        assert (event["item_id"], event["output_index"]) == (item["id"], at)
+        assert event["delta"]
+        text += event["delta"]
+    assert event["type"] == f"{kind}.done"
+    assert event["arguments" if is_call else "text"] == (text or ("{}" if is_call else ""))
+    if not is_call:
+        part = events.pop(0)
+        assert (part["type"], part["part"]["text"]) == ("response.content_part.done", text)
+    done = events.pop(0)
+    assert (done["type"], done["output_index"]) == ("response.output_item.done", at)
+    assert (done["item"]["id"], done["item"].get("status", "completed")) == (
+        item["id"],
+        "completed",
+    )
+    if is_call:
+        assert done["item"]["arguments"] == (text or "{}")
+    else:
+        assert [each["text"] for each in done["item"]["content"]] == ([text] if text else [])
+    items.append(done["item"])

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from coordinator.apis import Api
 from coordinator.limits import Usage
-from coordinator.translate import errors, write_anthropic, write_chat
+from coordinator.translate import errors, write_anthropic, write_chat, write_responses
 from coordinator.translate.collect import Answer, collected, stop_of
 from coordinator.translate.events import (
     BROKEN,
@@ -28,6 +28,7 @@ from coordinator.translate.read_converse import ConverseReader
 from coordinator.translate.stops import TO_CHAT
 from coordinator.translate.write_anthropic import AnthropicWriter
 from coordinator.translate.write_chat import ChatWriter, Named
+from coordinator.translate.write_responses import ResponsesWriter
 
 __all__ = ["Stream", "Unreadable", "error", "whole"]
 
@@ -57,11 +58,13 @@ _READERS: dict[Api, Callable[[], Reader]] = {
 _WRITERS: dict[Api, Callable[[Named, bool], Writer]] = {
     Api.OPENAI_CHAT: ChatWriter,
     Api.ANTHROPIC_MESSAGES: AnthropicWriter,
+    Api.OPENAI_RESPONSES: ResponsesWriter,
 }
 
 _WHOLE: dict[Api, Callable[[Answer, Named], bytes]] = {
     Api.OPENAI_CHAT: write_chat.whole,
     Api.ANTHROPIC_MESSAGES: write_anthropic.whole,
+    Api.OPENAI_RESPONSES: write_responses.whole,
 }
 
 
@@ -142,18 +145,23 @@ class Stream:
         for event in events:
             self._note(event)
             try:
-                out.append(self._writer.write(event))
+                said = self._writer.write(event)
             except Unreadable:
                 self._note(BROKEN)
-                out.append(self._writer.write(BROKEN))
+                said = self._writer.write(BROKEN)
+            else:
+                self._count(event, said)
+            out.append(said)
             if self._ended:
                 break
         return b"".join(out)
 
-    def _note(self, event: Event) -> None:
+    def _count(self, event: Event, said: bytes) -> None:
         if is_content(event):
-            self.has_content = True
+            self.has_content = self.has_content or bool(said)
             self.pieces += 1
+
+    def _note(self, event: Event) -> None:
         match event:
             case Counted(tokens):
                 self._tokens = tokens.after(self._tokens)
