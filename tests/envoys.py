@@ -266,3 +266,16 @@ def checked() -> Part:
     }
     panic = {"healthy_panic_threshold": {"value": 0}}
     return {"health_checks": [check], "common_lb_config": panic}
+
+
+def trusting(authority: Path | None) -> Part:
+    """What lets a cluster speak TLS: to anybody, or to one whose certificate this signed."""
+    context: Part = {}
+    if authority is not None:
+        context["trusted_ca"] = {"filename": str(authority)}
+    tls = typed(
+        "envoy.transport_sockets.tls",
+        "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+        common_tls_context={"validation_context": context, "alpn_protocols": ["h2"]},
+    )
+    return {"transport_socket": tls}
