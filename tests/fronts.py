@@ -1,0 +1,140 @@
+"""The doors as the official `openai` and `anthropic` clients find them, unmodified."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
+
+from coordinator.config import EngineSpec
+from tests import gateways
+from tests.actors import Actor, acting
+from tests.envoy_front import behind_envoy
+from tests.envoys import needs_envoy
+from tests.gateways import Running, until
+
+DOORS = ["http", pytest.param("envoy", marks=needs_envoy)]
+"""Our own, and a real Envoy that asks us. Without one the tests through it are skipped, and said
+to be."""
+
+SECRET = "clients-own-secret"
+"""What a client shows the door, and no backend may see."""
+
+UPSTREAM = "vendor.model-v1:0"
+PROVIDER_KEY = "providers-key"
+
+KINDS = {"gpt": "OpenAI", "claude": "Anthropic", "nova": "Bedrock"}
+"""Models that providers serve, each of one type."""
+
+PROVIDER = """
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferenceProvider
+metadata: {{ name: {model} }}
+spec:
+  type: {kind}
+  baseURL: {url}
+  {more}
+  credentials: {{ file: {key} }}
+  models: [ {{ name: {model}, upstream: "{upstream}" }} ]
+"""
+
+ANY = """
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferencePolicy
+metadata: { name: any }
+spec:
+  rules:
+  - name: forbidden
+    matches: [ { headers: { x-project: secret } } ]
+    reject: { status: 403, message: this project may not be asked about }
+  - name: any
+    route: { select: [ { type: Provider }, { type: Local } ] }
+"""
+
+
+@dataclass
+class Front:
+    """A door, and both clients of it. They never try again by themselves."""
+
+    url: str
+    running: Running
+    openai: AsyncOpenAI
+    anthropic: AsyncAnthropic
+
+    async def records(self) -> list[dict[str, Any]]:
+        """Return the decisions, the latest first."""
+        found: list[dict[str, Any]] = await self.running.debug("/debug/decisions")
+        return found
+
+    async def is_quiet(self) -> bool:
+        return not any(await self.running.inflight())
+
+
+@asynccontextmanager
+async def front_of(running: Running, url: str, timeout_s: float = 10.0) -> AsyncIterator[Front]:
+    """Give clients of a door."""
+    how: Any = {"api_key": SECRET, "max_retries": 0, "timeout": timeout_s}
+    async with (
+        AsyncOpenAI(base_url=f"{url}/v1", **how) as openai,
+        AsyncAnthropic(base_url=url, **how) as anthropic,
+    ):
+        yield Front(url, running, openai, anthropic)
+
+
+@dataclass
+class Stage:
+    """Actors, and a door before them."""
+
+    front: Front
+    engine: Actor
+    providers: dict[str, Actor]
+
+    def actor(self, model: str) -> Actor:
+        return self.engine if model == "local" else self.providers[model]
+
+
+@asynccontextmanager
+async def stage(folder: Path, door: str, **settings: Any) -> AsyncIterator[Stage]:
+    """Run an engine, a provider of each type, a coordinator, and a door of it."""
+    engine = Actor(models=("local",))
+    providers = {model: Actor() for model in KINDS}
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(acting(engine, *providers.values()))
+        write_resources(folder, providers)
+        specs = [EngineSpec(url=engine.url)]
+        running, url = await stack.enter_async_context(
+            opened(door, specs, providers, resources=str(folder), **settings)
+        )
+        front = await stack.enter_async_context(front_of(running, url))
+        yield Stage(front, engine, providers)
+
+
+def write_resources(folder: Path, providers: dict[str, Actor]) -> None:
+    (folder / "key").write_text(PROVIDER_KEY)
+    for model, actor in providers.items():
+        more = "region: eu-west-1" if KINDS[model] == "Bedrock" else ""
+        text = PROVIDER.format(
+            model=model, kind=KINDS[model], url=actor.url, more=more, key=folder / "key",
+            upstream=UPSTREAM,
+        )  # fmt: skip
+        (folder / f"{model}.yaml").write_text(text)
+    (folder / "policy.yaml").write_text(ANY)
+
+
+@asynccontextmanager
+async def opened(
+    door: str, specs: Sequence[EngineSpec], providers: dict[str, Actor], **settings: Any
+) -> AsyncIterator[tuple[Running, str]]:
+    """Run a coordinator with one of its doors; give it and where clients ask."""
+    if door == "envoy":
+        urls = {name: actor.url for name, actor in providers.items()}
+        async with behind_envoy(specs, urls, **settings) as found:
+            yield found
+        return
+    async with gateways.coordinator(*specs, **settings) as running:
+        await until(running.ready)
+        yield running, running.http
