@@ -31,6 +31,7 @@ from coordinator.door_http import Door
 from coordinator.engines import Engine
 from coordinator.envoy.doors import EnvoyDoor, EnvoyMetrics
 from coordinator.gateway_doors import DoorMetrics, GatewayDoors, keys_of
+from coordinator.holding import Holding
 from coordinator.hub import Hub
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer
@@ -126,11 +127,13 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     registry.register(gauges)
     providers = ProviderViews(core.service, lambda: keys.problems)
     registry.register(providers)
-    gateways = GatewayDoors(config, core.service, readiness, keys_of(credentials, keys))
+    to_engines = await stack.enter_async_context(dispatch.session(credentials))
+    asides = Asides(to_engines, config.timeouts)
+    holding = Holding(core.cluster, core.service.clock, asides)
+    gateways = GatewayDoors(config, core.service, readiness, keys_of(credentials, keys), holding)
     registry.register(DoorMetrics(gateways))
     envoy = EnvoyDoor(config, core.service, gateways.queries, gateways.callers)
     registry.register(EnvoyMetrics(envoy))
-    to_engines = await stack.enter_async_context(dispatch.session(credentials))
     suspect, timeouts = discovery.suspect, config.timeouts
     dispatcher = dispatch.Dispatcher(core.service, to_engines, timeouts, suspect, keys)
     return Parts(
@@ -144,7 +147,8 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         door=Door(
             core.service,
             dispatcher,
-            Asides(to_engines, timeouts),
+            asides,
+            holding,
             timeouts,
             config.body_limit_bytes,
             CrossOrigin(config.cors_origins),

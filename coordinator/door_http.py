@@ -26,6 +26,7 @@ from coordinator.dispatch import Dispatcher, forwarded
 from coordinator.door_counts import CountsDoor
 from coordinator.door_models import ModelsDoor
 from coordinator.door_responses import ResponsesDoor
+from coordinator.holding import Holding
 from coordinator.refusal import (
     BodyTimeout,
     BodyTooLarge,
@@ -38,7 +39,6 @@ from coordinator.refusal import (
 )
 from coordinator.relay import Limit, NotBegun, Relay
 from coordinator.service import Refused, Routed
-from coordinator.stored import Holders
 from coordinator.watch import WatchedService
 from lineside import logs
 
@@ -65,6 +65,7 @@ class Door:
         service: WatchedService,
         dispatcher: Dispatcher,
         asides: Asides,
+        holding: Holding,
         timeouts: Timeouts,
         body_limit_bytes: int,
         cross_origin: CrossOrigin,
@@ -74,10 +75,10 @@ class Door:
         self._timeouts = timeouts
         self._body_limit = body_limit_bytes
         self._cross_origin = cross_origin
-        self._holders = Holders()
+        self._holding = holding
         self._models = ModelsDoor(service)
         self._counts = CountsDoor(service, asides)
-        self._responses = ResponsesDoor(service, asides, self._holders, timeouts)
+        self._responses = ResponsesDoor(service, asides, holding, timeouts)
         self._look_until: float | None = None
         self._open: set[Limit] = set()
         self._calls = 0
@@ -158,13 +159,13 @@ class Door:
         return await self._routed(call, canonical)
 
     async def _routed(self, call: Call, canonical: Canonical) -> web.StreamResponse:
-        subset = await self._responses.subset(canonical.previous_response)
+        subset = await self._holding.subset(canonical.previous_response, ANONYMOUS)
         if not (subset is None or isinstance(subset, frozenset)):
             return self._refused(call, subset)
         routed = await self._service.route(canonical, ANONYMOUS, call.id, subset)
         if isinstance(routed, Refused):
             return call.refusal(routed.refusal, routed.record.id)
-        relay = Relay(self._service, call, routed, self._holders)
+        relay = Relay(self._service, call, routed, self._holding.holders)
         try:
             return await self._answer(call, routed, relay)
         except asyncio.CancelledError:  # the client left

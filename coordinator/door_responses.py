@@ -1,113 +1,47 @@
-"""Stored responses: who holds one, and the paths that show, delete or cancel it.
-
-A response lives in the memory of the engine that made it. Which one that is, is remembered; after a
-restart, or where another coordinator routed it, engines are asked once.
-"""
+"""The paths that show, delete or cancel a stored response: put to the engine that holds it."""
 
 import asyncio
-from urllib.parse import quote
 
 import aiohttp
-import msgspec
 from aiohttp import web
 
-from coordinator.asides import ERRORS, Asides, whole
-from coordinator.calls import ANONYMOUS, JSON, Call
+from coordinator.asides import Asides, whole
+from coordinator.calls import ANONYMOUS, Call
 from coordinator.config import Timeouts
 from coordinator.dispatch import forwarded
-from coordinator.engines import Engine, EngineView
+from coordinator.engines import Engine
 from coordinator.error_shapes import is_no_answer
-from coordinator.refusal import (
-    NoEngineReady,
-    NotServed,
-    Refusal,
-    ResponseGone,
-    ResponseUnknown,
-    UpstreamBroken,
-)
+from coordinator.holding import Holding
+from coordinator.refusal import NotServed, Refusal, UpstreamBroken
 from coordinator.relay import Limit, ends_here
 from coordinator.service import Service
-from coordinator.stored import Holder, Holders
-
-LOOK_S = 1.0
-"""For all engines together, when nobody knows who holds a response."""
-
-LOOKED_AT = 64
-"""More are not asked for one response."""
+from coordinator.stored import Holder
 
 
 class ResponsesDoor:
-    """Finds holders, and passes on what is asked about a stored response."""
+    """Passes on what is asked about a stored response."""
 
     def __init__(
-        self, service: Service, asides: Asides, holders: Holders, timeouts: Timeouts
+        self, service: Service, asides: Asides, holding: Holding, timeouts: Timeouts
     ) -> None:
         self._service = service
         self._asides = asides
-        self._holders = holders
+        self._holding = holding
         self._timeouts = timeouts
-
-    async def subset(self, response: str | None) -> frozenset[str] | Refusal | None:
-        """Return the one endpoint that a request may go to; `None`: it goes on from nothing."""
-        if response is None:
-            return None
-        holder = await self._find(response)
-        return frozenset({holder.endpoint}) if isinstance(holder, Holder) else holder
 
     async def pass_on(self, call: Call) -> web.StreamResponse:
         """Put a call for a stored response to the engine that holds it."""
         response = call.request.match_info["id"]
-        holder = await self._find(response)
+        holder = await self._holding.find(response, ANONYMOUS)
         if not isinstance(holder, Holder):
             return self._refused(call, holder)
-        engine = self._views(holder.endpoint)[0].engine if self._views(holder.endpoint) else None
+        engine = self._holding.engine(holder)
         if engine is None:  # a provider: it knows the response, and not who asks
             return self._refused(call, NotServed(holder.model))
         answer = await self._answer(call, engine, holder)
         if call.request.method == "DELETE" and answer.status < 300:
-            self._holders.forget(response)
+            self._holding.holders.forget(response)
         return answer
-
-    async def _find(self, response: str) -> Holder | Refusal:
-        holder = self._holders.find(response, ANONYMOUS)
-        if holder is None and not self._holders.knows(response):
-            holder = await self._look_for(response)
-        if holder is None:
-            return ResponseUnknown()
-        if not holder.is_engine:
-            return holder
-        views = self._views(holder.endpoint)
-        if not views:
-            return ResponseGone()
-        return NoEngineReady(holder.model) if all(view.away for view in views) else holder
-
-    def _views(self, endpoint: str) -> list[EngineView]:
-        views = self._service.cluster.snapshot(self._service.clock.monotonic()).engines
-        return [view for view in views if view.engine.endpoint == endpoint]
-
-    async def _look_for(self, response: str) -> Holder | None:
-        """Ask engines who has a response. Its id is random, and was told to its owner alone."""
-        views = self._service.cluster.snapshot(self._service.clock.monotonic()).engines
-        engines = {view.engine.endpoint: view.engine for view in views if not view.away}
-        path = f"/v1/responses/{quote(response, safe='')}"
-        asked = [self._model_of(engine, path) for engine in list(engines.values())[:LOOKED_AT]]
-        for engine, model in zip(engines.values(), await asyncio.gather(*asked), strict=False):
-            if model is not None:
-                holder = Holder(engine.endpoint, model, ANONYMOUS)
-                self._holders.note(response, holder)
-                return holder
-        return None
-
-    async def _model_of(self, engine: Engine, path: str) -> str | None:
-        """Return the model of a response that an engine holds; `None`: it holds none such."""
-        try:
-            async with asyncio.timeout(LOOK_S):
-                answer = await self._asides.ask(engine, "GET", path, _PLAIN)
-                async with answer:
-                    body = await whole(answer) if answer.status == 200 else None
-            return None if body is None else msgspec.json.decode(body, type=_Stored).model
-        except (*ERRORS, msgspec.DecodeError):
-            return None
 
     async def _answer(self, call: Call, engine: Engine, holder: Holder) -> web.StreamResponse:
         sending = web.StreamResponse(headers=call.headers)
@@ -148,13 +82,6 @@ class ResponsesDoor:
     def _refused(self, call: Call, refusal: Refusal) -> web.StreamResponse:
         refused = self._service.refuse(refusal, ANONYMOUS, call.id)
         return call.refusal(refusal, refused.record.id)
-
-
-class _Stored(msgspec.Struct):
-    model: str = ""
-
-
-_PLAIN = {"accept": JSON, "accept-encoding": "identity"}
 
 
 async def _stream(

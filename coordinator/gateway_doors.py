@@ -18,6 +18,7 @@ from coordinator.credentials import Credentials
 from coordinator.door_grpc import RouterServicer
 from coordinator.door_json import JsonDoor
 from coordinator.gateway_listener import GatewayListener, Registration
+from coordinator.holding import Holding
 from coordinator.providers import ProviderKeys
 from coordinator.query import Keys, Queries
 from coordinator.readiness import Readiness
@@ -32,11 +33,16 @@ class GatewayDoors:
     """The doors, and what they share. `look` must be called about once a second."""
 
     def __init__(
-        self, config: Config, service: WatchedService, readiness: Readiness, keys: Keys
+        self,
+        config: Config,
+        service: WatchedService,
+        readiness: Readiness,
+        keys: Keys,
+        holding: Holding,
     ) -> None:
         reports = Reports(service, config.gateways.report_s)
         self.callers = Callers(config.gateways)
-        self.queries = Queries(service, reports, config.body_limit_bytes, keys)
+        self.queries = Queries(service, reports, config.body_limit_bytes, keys, holding)
         self._readiness = readiness
         self._config = config
         self._clock = service.clock

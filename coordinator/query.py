@@ -17,6 +17,7 @@ from coordinator.apis import PATHS, Api, api_of
 from coordinator.attempts import BUDGET
 from coordinator.candidates import Candidate
 from coordinator.canonical import BadRequest, Canonical, parse
+from coordinator.holding import Holding
 from coordinator.offers import Asking, Headers, Offer, offer, url_of
 from coordinator.refusal import (
     BodyTooLarge,
@@ -108,12 +109,18 @@ class Queries:
     """Answers queries, and hands what was answered to `reports`, where it awaits its end."""
 
     def __init__(
-        self, service: WatchedService, reports: Reports, body_limit_bytes: int, keys: Keys
+        self,
+        service: WatchedService,
+        reports: Reports,
+        body_limit_bytes: int,
+        keys: Keys,
+        holding: Holding,
     ) -> None:
         self.reports = reports
         self._service = service
         self._body_limit = body_limit_bytes
         self._keys = keys
+        self._holding = holding
 
     async def ask(self, query: Query) -> Asked:
         """Decide. What is `Answered` is accounted until its end is reported, or it expires."""
@@ -136,7 +143,11 @@ class Queries:
             return self.refuse(query, read)
         if not query.meters:  # as if the client had asked: nothing is added for us
             read = replace(read, usage_asked=True)
-        routed = await self._service.route(read, query.tenant, request_id, query.subset)
+        goes_on = read.previous_response
+        subset = await self._holding.subset(goes_on, query.tenant, query.subset)
+        if not (subset is None or isinstance(subset, frozenset)):
+            return self.refuse(query, subset)
+        routed = await self._service.route(read, query.tenant, request_id, subset)
         if isinstance(routed, ServiceRefused):
             return self._refused(query, routed.refusal, request_id, routed.record.id)
         # No await from here on: what has a lease gets into the table.

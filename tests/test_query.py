@@ -2,15 +2,18 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from coordinator.candidates import Candidate
+from coordinator.cluster import Cluster
 from coordinator.engines import Engine
+from coordinator.holding import Holding
 from coordinator.query import Answered, Queries, Query, Refused
 from coordinator.reports import Reports
 from lineside.ids import EngineId, TenantId
+from tests.manual_clock import ManualClock
 from tests.test_service import PROMPT, engine
 from tests.test_watch import watched
 
@@ -22,9 +25,13 @@ def keys(candidate: Candidate, url: str, body: bytes) -> dict[str, str]:
     return {"authorization": f"Bearer key-of-{candidate.target.id}", "x-seen": url}
 
 
+NOTHING_HELD = Holding(Cluster(), ManualClock(), cast(Any, None))
+"""No query here goes on from a stored response."""
+
+
 def queries(*engines: Engine, limit: int = 10_000) -> Queries:
     service, _ = watched(*engines)
-    return Queries(service, Reports(service, 60.0), limit, keys)
+    return Queries(service, Reports(service, 60.0), limit, keys, NOTHING_HELD)
 
 
 def query(body: dict[str, Any] | bytes = BODY, **changes: Any) -> Query:
@@ -173,7 +180,7 @@ async def test_a_fault_ends_its_query_and_leaves_nothing_behind() -> None:
         raise ZeroDivisionError
 
     service, _ = watched(engine("a"))
-    of = Queries(service, Reports(service, 60.0), 10_000, broken)
+    of = Queries(service, Reports(service, 60.0), 10_000, broken, NOTHING_HELD)
     answer = await refused(of, query(wants_keys=True))
     assert (answer.status, answer.reason) == (500, "fault")
     assert (len(of.reports), service.inflight.outstanding) == (0, 0)
