@@ -1,13 +1,14 @@
 """A real Envoy as a child process on loopback, and configurations for it made of parts."""
 
+import asyncio
 import importlib.util
 import json
 import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,19 @@ def envoy(listeners: list[Part], clusters: list[Part]) -> Iterator[dict[str, str
             finally:
                 process.terminate()
                 process.wait(START_S)
+
+
+@asynccontextmanager
+async def envoy_beside(
+    listeners: list[Part], clusters: list[Part]
+) -> AsyncIterator[dict[str, str]]:
+    """Run an Envoy that asks, before it listens, for the health of what runs on this loop."""
+    running = envoy(listeners, clusters)
+    urls = await asyncio.to_thread(running.__enter__)
+    try:
+        yield urls
+    finally:
+        running.__exit__(None, None, None)
 
 
 def _addresses(process: "subprocess.Popen[bytes]", told: Path, log: Path) -> dict[str, str]:
