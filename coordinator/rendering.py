@@ -11,10 +11,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 from coordinator import sandbox
+from coordinator.apis import Api
 from coordinator.canonical import Canonical
 from coordinator.content_format import ContentFormat, content_format
 from coordinator.conversation import CUT, as_tool, conversation
+from coordinator.translate.requests import with_leading_system
 
 RENDER_S = 1.0
 """For one template, where the caller has no shorter budget."""
@@ -59,6 +63,8 @@ class ChatTemplate:
         """Compile. Raises one of `sandbox.ERRORS` when a template is broken."""
         self._named = {name: _Compiled(source) for name, source in named.items()}
         self._special_tokens = dict(special_tokens)
+        asked = (self._named.get(name) for name in ("default", "tool_use"))
+        self._leads = any(template.leads for template in asked if template is not None)
 
     @classmethod
     def from_directory(cls, directory: Path) -> "ChatTemplate":
@@ -82,9 +88,10 @@ class ChatTemplate:
             raise NotRendered(Reason.CLIENT_TEMPLATE)
         template = self._choose(canonical.tools)
         try:
-            messages = conversation(
-                canonical.messages, template.content_format, template.knows_developers
-            )
+            given = canonical.messages
+            if self._leads and canonical.api is Api.ANTHROPIC_MESSAGES:
+                given = with_leading_system(given)
+            messages = conversation(given, template.content_format, template.knows_developers)
             variables = self._special_tokens | _variables(body, template.variables)
             tools = None if canonical.tools is None else [as_tool(t) for t in canonical.tools]
             variables |= {"messages": messages, "tools": tools}
@@ -165,6 +172,23 @@ class _Compiled:
         self.content_format = content_format(template.tree)
         self.knows_developers = '"developer"' in source or "'developer'" in source
         self.knows_content = "content" in source
+        self.leads = "{% generation" in source or _refuses_inline_system(template)
+        """The engine puts the system messages of an Anthropic conversation into one in front."""
+
+
+def _refuses_inline_system(template: sandbox.Template) -> bool:
+    """Ask as the engine does: of a conversation that has a system message in its middle.
+
+    It asks without the names that chats are rendered with; a template that calls one fails.
+    """
+    turns = [{"role": role, "content": "t"} for role in ("system", "user", "system", "user")]
+    nothing = jinja2.Undefined()
+    unknown = {"raise_exception": nothing, "strftime_now": nothing}
+    try:
+        template.render(RENDER_S, messages=turns, add_generation_prompt=False, **unknown)
+    except (*sandbox.ERRORS, sandbox.TooSlow, sandbox.TooLarge):
+        return True
+    return False
 
 
 def _variables(body: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:

@@ -438,3 +438,37 @@ def write(directory: Path, files: dict[str, str]) -> None:
         path = directory / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(content)
+
+
+SYSTEM_FIRST = (
+    "{% for message in messages %}{% if message.role == 'system' and not loop.first %}"
+    "{{ raise_exception('system must come first') }}{% endif %}"
+    "[{{ message.role }}:{{ message.content }}]{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "rendered"),
+    [
+        pytest.param(STRING, "[system:a][user:b][system:c][user:d]>", id="anywhere"),
+        pytest.param(SYSTEM_FIRST, "[system:ac][user:b][user:d]", id="in front only"),
+        pytest.param(
+            "{{ strftime_now('') }}" + STRING,
+            "[system:ac][user:b][user:d]>",
+            id="a template that the engine cannot ask",
+        ),
+    ],
+)
+def test_system_messages_within_an_anthropic_conversation_stand_where_the_engine_puts_them(
+    source: str, rendered: str
+) -> None:
+    turns = [user("b"), {"role": "system", "content": "c"}, user("d")]
+    body = {"model": "m", "max_tokens": 1, "system": "a", "messages": turns}
+    message = parse(Api.ANTHROPIC_MESSAGES, {}, json.dumps(body).encode())
+    assert isinstance(message, Canonical)
+    assert template(source).render(message) == rendered
+
+
+def test_a_chats_system_messages_stay_where_they_are() -> None:
+    turns = [user("b"), {"role": "system", "content": "c"}]
+    assert reason(template(SYSTEM_FIRST), chat(*turns)) is Reason.REFUSED
