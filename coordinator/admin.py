@@ -67,6 +67,7 @@ class Admin:
         policies: Callable[[], Mapping[str, object]],
         providers: Callable[[], Sequence[Mapping[str, object]]],
         silence_s: Callable[[], float],
+        members: Callable[[], Mapping[str, object]],
     ) -> None:
         """`silence_s` says for how long the main loop has not run, on any thread."""
         self._service = service
@@ -77,6 +78,7 @@ class Admin:
         self._policies = policies
         self._providers = providers
         self._silence_s = silence_s
+        self._members = members
         self._last_ready = (503, b"")
 
     def application(self, main: asyncio.AbstractEventLoop) -> web.Application:
@@ -93,6 +95,7 @@ class Admin:
             ("/debug/decisions", self._decisions),
             ("/debug/decisions/{id}", self._decision),
             ("/debug/config", self._show_config),
+            ("/debug/members", self._show_members),
         ):
             app.router.add_get(path, handed_over(self._guarded(handler), main))
         app.router.add_post("/debug/route", handed_over(self._guarded(self._route), main))
@@ -195,6 +198,9 @@ class Admin:
         if record is None:
             return _error(404, "there is no such decision, or it is no longer kept")
         return _json(record.to_json())
+
+    async def _show_members(self, request: web.Request) -> web.StreamResponse:
+        return _json(self._members())
 
     async def _show_config(self, request: web.Request) -> web.StreamResponse:
         return _json(self._config.shown())

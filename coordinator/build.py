@@ -37,24 +37,33 @@ from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer
 from coordinator.learned_store import LearnedStore
 from coordinator.limits import Unlimited
+from coordinator.members import Membership
 from coordinator.metrics import Gauges, Metrics
 from coordinator.numbering import Numbering
 from coordinator.overlay import Overlay
 from coordinator.predict import Learned
 from coordinator.provider_views import ProviderViews
 from coordinator.providers import ProviderKeys
+from coordinator.pulse import Pulse
 from coordinator.readiness import Readiness
 from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.resources import ResourceFolder
 from coordinator.rules import Resources, Rules
+from coordinator.state import State
 from coordinator.store import Store, StoreUnavailable, cluster_secret
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.stores.opening import store_of
 from coordinator.tagging import GivenTags
 from coordinator.tokens import Tokens
 from coordinator.watch import WatchedService
+from lineside import logs
 from lineside.clock import SystemClock
 from lineside.ids import EngineId
+
+log = logs.get("coordinator.build")
+
+STORE_WAIT_S = 20.0
+"""For an etcd that is away at the start: there is no secret without it. Then the process ends."""
 
 LEASE_SLACK_S = 60.0
 """A lease outlives the gateway's total timeout by this much, then expires by itself."""
@@ -90,6 +99,7 @@ class Parts:
     envoy: EnvoyDoor
     resources: ResourceFolder | None
     kept: LearnedStore
+    state: State
     lag: Lag
 
 
@@ -122,7 +132,9 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     agents = _agents(config, core, secret, numbering)
     cap = IndexCap(config.index_bytes, core.cluster, core.caches)
     folder = _folder(config, core.rules, keys)
-    readiness = Readiness(core.service, cap, numbering, folder)
+    state = _state(store, secret, agents, numbering, kept)
+    registry.register(state)
+    readiness = Readiness(core.service, cap, numbering, state.pulse, folder)
     gauges = Gauges(core.service, readiness, core.caches, cap, agents.counters, lambda: lag.seconds)
     registry.register(gauges)
     providers = ProviderViews(core.service, lambda: keys.problems)
@@ -143,7 +155,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         cap=cap,
         discovery=discovery,
         agents=agents,
-        admin=_admin(config, core, readiness, registry, cap, folder, lag, providers),
+        admin=_admin(config, core, readiness, registry, cap, folder, lag, providers, state),
         door=Door(
             core.service,
             dispatcher,
@@ -157,18 +169,35 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         envoy=envoy,
         resources=folder,
         kept=kept,
+        state=state,
         lag=lag,
     )
 
 
 async def _opened(config: Config, stack: AsyncExitStack) -> tuple[Store, bytes]:
     """Return the store, and the cluster's secret, which is in it."""
-    store = SqliteStore(config.store_path)
+    store = store_of(config.store, config.etcd)
     stack.push_async_callback(store.close)
-    try:
-        return store, await cluster_secret(store)
-    except StoreUnavailable as error:
-        raise OSError(f"cannot use the store `{config.store_path}`: {error}") from error
+    until = time.monotonic() + (STORE_WAIT_S if config.store.startswith("etcd:") else 0.0)
+    while True:
+        try:
+            return store, await cluster_secret(store)
+        except StoreUnavailable as error:
+            if time.monotonic() >= until:
+                raise OSError(f"cannot use the store `{config.store}`: {error}") from error
+            log.warning("waiting for the store", away=str(error))
+
+
+def _state(
+    store: Store, secret: bytes, agents: AgentsServicer, numbering: Numbering, kept: LearnedStore
+) -> State:
+    def remake() -> None:
+        numbering.remake()
+        kept.remake()
+
+    clock = SystemClock()
+    pulse = Pulse(store, secret, clock, remake)
+    return State(pulse, Membership(store, clock, agents.name, lambda: agents.sessions.open.keys()))
 
 
 def _core(
@@ -263,6 +292,7 @@ def _admin(
     folder: ResourceFolder | None,
     lag: Lag,
     providers: ProviderViews,
+    state: State,
 ) -> Admin:
     return Admin(
         core.service,
@@ -273,6 +303,7 @@ def _admin(
         lambda: {**core.rules.shown(), **(folder.shown() if folder else _NO_FOLDER)},
         providers.shown,
         lambda: lag.silence_s,
+        state.shown,
     )
 
 

@@ -216,6 +216,37 @@ class ModelHub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """File with an access token. `null`: what the library finds (`HF_TOKEN`, a login)."""
 
 
+class EtcdAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to reach the etcd that `store` names. Files are read again after a failed call."""
+
+    root: Annotated[str, Meta(pattern=r"^/(\S*/)?\Z", title="/ or /NAME/")] = "/lineside/"
+    """Begins every key; clusters that share an etcd have different ones."""
+    ca_file: Name | None = None
+    """Certificates that etcd's own must be signed by. `null`: the system's, for https."""
+    cert_file: Name | None = None
+    """Our certificate, for an etcd that asks for one."""
+    key_file: Name | None = None
+    """Its key."""
+    server_name: Name | None = None
+    """Name that etcd's certificate is for. `null`: the endpoint's host."""
+    user: Name | None = None
+    """Whom to log in as. `null`: etcd asks for no user, or goes by the certificate."""
+    password_file: Name | None = None
+    """File with that user's password."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the fields together."""
+        for one, other in (("cert_file", "key_file"), ("user", "password_file")):
+            there, lacking = (one, other) if getattr(self, one) is not None else (other, one)
+            if getattr(self, there) is not None and getattr(self, lacking) is None:
+                yield Problem(
+                    ((there,),),
+                    "incomplete",
+                    f"`{there}` is of no use without `{lacking}`",
+                    f"name both, or take `{there}` away",
+                )
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All settings of a coordinator."""
 
@@ -242,9 +273,19 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     agent_token: Secret | None = None
     """Bearer token that agents must send. `null`: none is asked for."""
     store: Annotated[
-        str, Meta(pattern=r"^(memory|sqlite:.+)\Z", title="`memory` or sqlite:PATH")
+        str,
+        Meta(
+            pattern=r"^(memory|sqlite:.+|etcd:https?://[^/,\s]+(,https?://[^/,\s]+)*)\Z",
+            title="`memory`, sqlite:PATH or etcd:http://HOST:PORT,...",
+        ),
     ] = "memory"
-    """Where state is kept: in memory, or in a file that outlives restarts."""
+    """Where state is kept: in memory, in a file that outlives restarts, or in an etcd that several
+    coordinators share, named by its members."""
+    etcd: EtcdAccess = EtcdAccess()
+    """How to reach that etcd."""
+    advertise: Name | None = None
+    """Host or address by which other machines reach this coordinator. `null`: what it listens
+    on."""
     prefill_tokens_per_s: Annotated[float, Meta(gt=0, le=1e9)] = 20_000.0
     """Prompt tokens that one engine computes in a second; the base of predicted latency."""
     step_s: Annotated[float, Meta(gt=0, le=60)] = 0.008
@@ -322,11 +363,6 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def node_id(self) -> NodeId:
         """The node, as an id."""
         return NodeId(self.node)
-
-    @property
-    def store_path(self) -> str:
-        """What SQLite opens."""
-        return ":memory:" if self.store == "memory" else self.store.removeprefix("sqlite:")
 
     def shown(self) -> dict[str, Any]:
         """Return the settings for people, secrets masked."""

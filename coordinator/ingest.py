@@ -87,6 +87,11 @@ class AgentsServicer(rpc.AgentsServicer):
         self._numbering = numbering
         self._last_refusal = ""
 
+    @property
+    def name(self) -> str:
+        """What agents know this coordinator by; no other has the same."""
+        return self._coordinator
+
     def counters(self) -> dict[str, int]:
         """Return what was counted since the start, and how many `streams` are open."""
         counts = self.sessions.counts

@@ -9,9 +9,10 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 from coordinator import ingest
@@ -19,8 +20,10 @@ from coordinator.build import Lag, Parts, build
 from coordinator.config import Config
 from coordinator.learned_store import EVERY_S, LearnedStore
 from coordinator.listeners import CLOSE_S, serving, serving_aside
+from coordinator.members import Coordinator
 from coordinator.resources import unfit
 from lineside import launch, logs, process
+from lineside.schema import split_address
 
 log = logs.get("coordinator.main")
 
@@ -45,18 +48,31 @@ async def run(config: Config, stop: asyncio.Event, announce: process.Announce) -
                 tasks.create_task(_chores(parts), name="chores"),
                 tasks.create_task(_measure(parts.lag), name="loop lag"),
                 tasks.create_task(_keep(parts.kept), name="keep what was learned"),
+                tasks.create_task(parts.state.run(), name="state"),
             ]
             if parts.resources is not None:
                 running.append(tasks.create_task(parts.resources.run(), name="resources"))
             gc.collect()
             gc.freeze()  # what was built so far lives as long as the process
             gc.set_threshold(20_000, 10, 10)  # requests leave no cycles; a look costs 5 % of ingest
+            parts.state.members.join(_as_member(parts.config, bound))
             announce(bound)
             await stop.wait()
             await _drain(parts)
             await parts.kept.save()
+            await parts.state.end()
             for task in running:
                 task.cancel()
+
+
+def _as_member(config: Config, bound: Mapping[str, str]) -> Coordinator:
+    """Return what others are told of this coordinator."""
+    host = config.advertise
+    listening = {
+        name: address if host is None else f"{host}:{split_address(address)[1]}"
+        for name, address in bound.items()
+    }
+    return Coordinator(metadata.version("lineside"), time.time(), listening)
 
 
 async def _listening(parts: Parts, stack: AsyncExitStack) -> dict[str, str]:

@@ -12,6 +12,7 @@ from coordinator.cooldowns import Cause
 from coordinator.discovery import NOT_ASKED
 from coordinator.engines import EngineView
 from coordinator.numbering import Numbering
+from coordinator.pulse import Pulse
 from coordinator.resources import ResourceFolder
 from coordinator.service import Service
 from lineside.ids import EngineId
@@ -40,6 +41,7 @@ CODES = (
     "resources_rejected",
     "resources_rolled_back",
     "store_away",
+    "store_foreign",
 )
 """All that a coordinator may serve around; docs/operations.md says what is served meanwhile."""
 
@@ -59,12 +61,14 @@ class Readiness:
         service: Service,
         cap: IndexCap,
         numbering: Numbering,
+        pulse: Pulse,
         resources: ResourceFolder | None = None,
     ) -> None:
         self._service = service
         self._resources = resources
         self._cap = cap
         self._numbering = numbering
+        self._pulse = pulse
         self._deadline = service.clock.monotonic() + FILL_S
         self._was_ready = False
         self.leaving = False
@@ -134,8 +138,11 @@ class Readiness:
         if self._service.decider.rules.rolled_back:
             text = "resources were rolled back: what is in force is not what was applied last"
             yield Reason("resources_rolled_back", text)
-        if away := self._numbering.away:
+        if away := self._pulse.away or self._numbering.away:
             yield Reason("store_away", f"the store is away: {away}")
+        if self._pulse.is_foreign:
+            text = "the store holds the secret of another cluster: agents follow one of the two"
+            yield Reason("store_foreign", text)
 
     def _views(self) -> tuple[EngineView, ...]:
         return self._service.cluster.snapshot(self._service.clock.monotonic()).engines

@@ -41,6 +41,7 @@ class Tenure:
         self._due: dict[str, None] = {}
         """Keys that the store does not have as they are wanted, or may not."""
         self._wake = asyncio.Event()
+        self._is_ended = False
 
     @property
     def is_held(self) -> bool:
@@ -61,8 +62,8 @@ class Tenure:
             self._wake.set()
 
     async def run(self) -> None:
-        """Keep the lease and its keys until cancelled."""
-        while True:
+        """Keep the lease and its keys until cancelled, or told to end."""
+        while not self._is_ended:
             try:
                 await self._keep()
                 await self._write()
@@ -76,6 +77,7 @@ class Tenure:
 
     async def end(self) -> None:
         """Have all keys go now: this process stops."""
+        self._is_ended = True
         if self.lease is not None:
             lease, self.lease = self.lease, None
             with suppress(StoreUnavailable):  # then they go when the lease has run out

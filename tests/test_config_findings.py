@@ -122,7 +122,8 @@ def test_everything_is_said_at_once_in_the_order_of_the_file() -> None:
         ),
         pytest.param(
             "{transport: plaintext, store: etcd}",
-            "c.yaml:1:31: wrong-value: `store` must be `memory` or sqlite:PATH, not `etcd`",
+            "c.yaml:1:31: wrong-value: `store` must be `memory`, sqlite:PATH or etcd:http://HOST:PORT,...,"
+            " not `etcd`",
             id="a store that is none",
         ),
         pytest.param(

@@ -6,6 +6,7 @@ from coordinator.caches import Caches
 from coordinator.cap import IndexCap, State
 from coordinator.discovery import NOT_ASKED
 from coordinator.numbering import Numbering
+from coordinator.pulse import Pulse
 from coordinator.readiness import CODES, FILL_S, Readiness
 from coordinator.stores.sqlite import SqliteStore
 from lineside.ids import EngineId, GroupId
@@ -28,7 +29,8 @@ class Start:
         self.store = SqliteStore(":memory:")
         self.numbering = Numbering(self.store, self.cluster)
         self.cap = IndexCap(2**30, self.cluster, Caches())
-        self.readiness = Readiness(self.cell.service, self.cap, self.numbering)
+        self.pulse = Pulse(self.store, b"secret", self.cell.clock, lambda: None)
+        self.readiness = Readiness(self.cell.service, self.cap, self.numbering, self.pulse)
 
     def found(self, *engines: EngineId) -> None:
         for each in engines:
@@ -124,6 +126,7 @@ async def test_every_part_says_what_is_wrong_with_it(start: Start) -> None:
     start.cap.state, start.cap.factors = State.OVER, {GroupId("g"): 4}
     start.cell.service.overlay.full = True
     start.numbering.away = "SQLite: database is locked"
+    start.pulse.is_foreign = True
     assert [tuple(reason) for reason in start.readiness.degraded()] == [
         ("cache_unsure", "engine e0: unsure: events were lost"),
         ("engine_failing", "engine e1: five requests in a row failed"),
@@ -131,6 +134,10 @@ async def test_every_part_says_what_is_wrong_with_it(start: Start) -> None:
         ("index_coarse", "group g: one in 4 of its keys is kept, to stay in `index_bytes`"),
         ("overlay_full", "there is no room for what requests in flight will have cached"),
         ("store_away", "the store is away: SQLite: database is locked"),
+        (
+            "store_foreign",
+            "the store holds the secret of another cluster: agents follow one of the two",
+        ),
     ]
     assert set(start.codes()) <= set(CODES)
 
