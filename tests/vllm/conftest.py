@@ -55,7 +55,7 @@ def pair(fleet: Fleet, adapter: Path) -> tuple[Server, Server]:
             *("--enable-lora", "--max-lora-rank", "8"),
             *("--lora-modules", f"{model.ADAPTER}={adapter}"),
         )
-        late = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+        late = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_ENABLE_RESPONSES_API_STORE": "1"}
         servers.append(fleet.launch(name, *words, environment=late))
     for server in servers:
         server.wait()
