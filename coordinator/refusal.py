@@ -4,13 +4,19 @@ A closed list: a new member fails type-checking until it has a reply. Messages s
 repeat a prompt, and name nothing of another tenant.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, assert_never
-
-import msgspec
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, assert_never
 
 from coordinator.fields import BadRequest
+from coordinator.reply import RETRY_SOON as RETRY_SOON
+from coordinator.reply import Reply as Reply
+from coordinator.upstream import KEY_REFUSED as KEY_REFUSED
+from coordinator.upstream import UpstreamBroken as UpstreamBroken
+from coordinator.upstream import UpstreamError as UpstreamError
+from coordinator.upstream import UpstreamTimeout as UpstreamTimeout
+from coordinator.upstream import UpstreamUnreachable as UpstreamUnreachable
+from coordinator.upstream import blamed as blamed
+from coordinator.upstream import upstream_reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,39 +88,6 @@ class OverLimit:
 
     limit: str
     retry_after_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamUnreachable:
-    """Every try ended before a backend had the request."""
-
-    tries: int
-    by: str = "engine"
-    """The kind of backend, as `Candidate.type`."""
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamBroken:
-    """The backend had the request and hung up. It may have run, so it is not sent twice."""
-
-    by: str = "engine"
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamTimeout:
-    """The backend was too slow in one phase: `connect`, `first_token`, `idle` or `total`."""
-
-    phase: str
-    seconds: float
-    by: str = "engine"
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamError:
-    """The backend answered with an error that is no client's fault, or in no client's shape."""
-
-    status: int
-    by: str = "engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,35 +194,6 @@ Refusal: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a client gets instead of an answer. `reason` is for records and metrics."""
-
-    status: int
-    reason: str
-    type: str
-    message: str
-    param: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    def openai_error(self) -> dict[str, Any]:
-        """Return the error in the shape of the OpenAI API, as the engines send it."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.type,
-                "param": self.param,
-                "code": self.status,
-            }
-        }
-
-    def openai_body(self) -> bytes:
-        """Return the error as a response's body."""
-        return msgspec.json.encode(self.openai_error())
-
-
-RETRY_SOON = {"retry-after": "1"}
-
 REASONS = (
     "bad_request",
     "unknown_model",
@@ -323,7 +267,7 @@ def to_reply(refusal: Refusal) -> Reply:
             headers = {"retry-after": str(wait)}
             return Reply(429, "over_limit", "RateLimitError", text, None, headers)
         case UpstreamUnreachable() | UpstreamBroken() | UpstreamTimeout() | UpstreamError():
-            return _upstream_reply(refusal)
+            return upstream_reply(refusal)
         case BodyTimeout(seconds):
             text = f"the body did not arrive within {seconds:g} s; send the request again"
             headers = {"connection": "close"}
@@ -360,16 +304,6 @@ _DENIED = {
 }
 """What OpenAI clients call a rejection; any other is a denied permission."""
 
-KEY_REFUSED = (401, 403)
-"""What a backend answers to a gateway without its key."""
-
-_Upstream: TypeAlias = UpstreamUnreachable | UpstreamBroken | UpstreamTimeout | UpstreamError
-
-
-def blamed(refusal: Refusal, kind: str) -> Refusal:
-    """Return a refusal that names the kind of backend whose fault it is: `engine`, `provider`."""
-    return replace(refusal, by=kind) if isinstance(refusal, _Upstream) else refusal
-
 
 def _hidden_reply(refusal: BodyTruncated | BodyWithheld) -> Reply:
     if isinstance(refusal, BodyTruncated):
@@ -380,29 +314,6 @@ def _hidden_reply(refusal: BodyTruncated | BodyWithheld) -> Reply:
         f" its operator must set `{refusal.of}_body_mode: FULL_DUPLEX_STREAMED`"
     )
     return Reply(500, "body_withheld", "InternalServerError", text)
-
-
-def _upstream_reply(refusal: _Upstream) -> Reply:
-    match refusal:
-        case UpstreamUnreachable(tries, by):
-            text = f"no {by} could be reached in {tries} tries; send the request again"
-            return Reply(502, "upstream_unreachable", "BadGatewayError", text, None, RETRY_SOON)
-        case UpstreamBroken(by):
-            text = f"the {by} broke off; it may have run the request, so it was not sent twice"
-            return Reply(502, "upstream_broken", "BadGatewayError", text)
-        case UpstreamTimeout(phase, seconds, by):
-            waited = phase.replace("_", " ")
-            text = f"the {by} took longer than {seconds:g} s ({waited} timeout)"
-            return Reply(504, "upstream_timeout", "GatewayTimeoutError", text)
-        case UpstreamError(status, by) if status in KEY_REFUSED:
-            text = f"the {by} did not accept this gateway's key; its operator must set it"
-            return Reply(502, "upstream_error", "BadGatewayError", text)
-        case UpstreamError(status, by):
-            text = f"the {by} failed, with status {status}"
-            again = RETRY_SOON if status == 503 else {}
-            return Reply(502, "upstream_error", "BadGatewayError", text, None, again)
-        case _:
-            assert_never(refusal)
 
 
 def _missing_reply(refusal: ResponseUnknown | ResponseGone | NotServed | NotCounted) -> Reply:

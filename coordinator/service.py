@@ -11,6 +11,7 @@ import math
 import secrets
 from dataclasses import dataclass
 
+from coordinator.accounting import account, overdue
 from coordinator.attempts import Attempt, may_repeat
 from coordinator.audit import Audit
 from coordinator.bodies import Bodies
@@ -19,10 +20,10 @@ from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
 from coordinator.decider import Decider, Keys, Seen
 from coordinator.engines import Engine
-from coordinator.inflight import InFlight, Lease
+from coordinator.inflight import InFlight
 from coordinator.lessons import learn
 from coordinator.limits import Limiter, Usage
-from coordinator.overlay import Claim, Overlay
+from coordinator.overlay import Overlay
 from coordinator.predict import Predictor
 from coordinator.recent import RecentWork
 from coordinator.records import End, Record, Records
@@ -44,7 +45,6 @@ from coordinator.tagging import Tagger
 from coordinator.tokens import Tokenized
 from coordinator.unserved import why_unserved
 from lineside.clock import Clock
-from lineside.hashing import UNIT
 from lineside.ids import ModelName, TenantId
 from policies.verdict import Chosen, Denied
 
@@ -132,9 +132,9 @@ class Service:
             self.limiter.refund(granted)
             return self._refuse(record, first or NoEngineReady(request.model))
         chosen, body = first
-        record.overdue_tokens = self._overdue(chosen, keys)
+        record.overdue_tokens = overdue(self.decider, chosen, keys)
         # What may fail is behind us: a lease that is taken gets into its door's hands.
-        lease, claim = self._account(chosen, seen, keys)
+        lease, claim = account(self.decider, chosen, seen, keys, self.lease_s)
         record.served_by = chosen
         self.records.add(record)
         return Routed(
@@ -328,41 +328,11 @@ class Service:
         self.inflight.release(routed.lease, self.clock.monotonic())
         if routed.claim:
             self.overlay.drop(routed.claim)
-        routed.record.overdue_tokens = self._overdue(candidate, routed.keys)
-        routed.lease, routed.claim = self._account(candidate, seen, routed.keys)
+        routed.record.overdue_tokens = overdue(self.decider, candidate, routed.keys)
+        taken = account(self.decider, candidate, seen, routed.keys, self.lease_s)
+        routed.lease, routed.claim = taken
         routed.candidate = routed.record.served_by = candidate
         routed.decided = self.clock.monotonic()
-
-    def _account(self, candidate: Candidate, seen: Seen, keys: Keys) -> tuple[Lease, Claim | None]:
-        """Count a request on its backend: in its queue, in its cache, in its recent work."""
-        target, now = candidate.target, self.clock.monotonic()
-        load = seen.load_tokens(candidate.model)
-        due, deadline = now + candidate.wait_s + candidate.own_s, now + self.lease_s
-        lease = self.inflight.take(
-            target.id,
-            max(0, load - candidate.cached_tokens),
-            candidate.own_s,
-            now,
-            deadline,
-            None if seen.request.stream else due,
-        )
-        if not isinstance(target, Engine):
-            return lease, None
-        prompt = keys.get((candidate.model, target.group), ())
-        at_end = candidate.view is not None and candidate.view.hit_points
-        claim = self.overlay.take(target.id, target.group, prompt, deadline, at_end)
-        self.decider.recent.note(target, candidate.own_s)
-        self.decider.newcomers.note(target, now)
-        return lease, claim
-
-    def _overdue(self, candidate: Candidate, keys: Keys) -> int:
-        """Return the leading tokens that an engine should long have announced."""
-        target = candidate.target
-        if not candidate.speculative_tokens or not isinstance(target, Engine):
-            return 0
-        prompt = keys.get((candidate.model, target.group), ())
-        now = self.clock.monotonic()
-        return self.overlay.overdue(target.group, prompt, target.id, now) * UNIT
 
     def _settle(self, routed: Routed, now: float) -> None:
         """Note that the prompt is in the engine's cache."""
