@@ -6,7 +6,7 @@ ORACLE_VENV ?= .venv-oracle
 CLUSTER_CACHE ?= .cluster
 PROTO := $(wildcard proto/lineside/v1/*.proto)
 
-.PHONY: setup demo test test-random test-soak test-vllm test-tokens test-cluster check format lock proto docs manifests bench bench-routing clean
+.PHONY: setup demo demo-envoy test test-random test-soak test-vllm test-tokens test-cluster check format lock proto docs manifests bench bench-routing clean
 
 setup: .venv/ready
 
@@ -19,6 +19,9 @@ setup: .venv/ready
 
 demo: setup ## three simulated engines, the same traffic round robin and cache-aware
 	$(BIN)/lineside demo
+
+demo-envoy: setup ## the same, with a real Envoy as the gateway (Linux)
+	$(BIN)/lineside demo --envoy
 
 test: setup ## everything, under five minutes; a file stays in one process
 	$(BIN)/python -m pytest -n 2 --dist loadfile

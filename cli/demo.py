@@ -18,6 +18,7 @@ from pathlib import Path
 import aiohttp
 from rich.console import Console
 
+from cli import envoy
 from cli.board import Board, Summary, show, show_summary
 from cli.children import Child, CouldNotRun, child
 from cli.commands import Subcommands
@@ -45,6 +46,13 @@ _INTRODUCTION = f"""\
 First every chat goes to the next engine in turn ({{seconds:.0f}} s), then Lineside chooses.
 """
 
+BEHIND_ENVOY = {
+    "route": "127.0.0.1:0",
+    "gateways": {"anonymous": True, "leave_s": 0.0},
+    "envoy": {"answers": "usage"},
+}
+"""Settings of a coordinator that an Envoy on this machine asks."""
+
 Send = Callable[[Turn], Awaitable[Sample]]
 
 
@@ -66,6 +74,9 @@ def add_to(commands: Subcommands) -> None:
     command.add_argument("--seed", type=int, default=1, metavar="N", help="other chats (default 1)")
     command.add_argument("--json", action="store_true", help="print one JSON object at the end")
     command.add_argument(
+        "--envoy", action="store_true", help="the second pass through a real Envoy"
+    )
+    command.add_argument(
         "--keep", action="store_true", help="leave it running afterwards, until Ctrl-C"
     )
     command.set_defaults(run=lambda arguments: asyncio.run(_demo(arguments)))
@@ -83,6 +94,8 @@ def _seconds(text: str) -> float:
 
 async def _demo(arguments: argparse.Namespace) -> int:
     console = Console(stderr=arguments.json, highlight=False)
+    if arguments.envoy:
+        envoy.binary()  # say at once that there is none
     console.print(
         _INTRODUCTION.format(seconds=arguments.seconds), soft_wrap=not console.is_terminal
     )
@@ -116,21 +129,39 @@ async def _lineside(
             }
             for engine in engines
         ]
-        async with running(specs, logs=logs) as stack:
+        settings = BEHIND_ENVOY if arguments.envoy else {}
+        async with (
+            running(specs, logs=logs, settings=settings) as stack,
+            _front(arguments.envoy, stack, engines, logs) as front,
+        ):
             await _ready(stack, session)
 
             async def send(turn: Turn) -> Sample:
-                return await chat(session, stack.http, {**turn.body, "model": MODEL})
+                return await chat(session, front, {**turn.body, "model": MODEL})
 
-            routed = await _pass("Lineside", arguments, console, session, engines, send)
+            title = "Lineside behind Envoy" if arguments.envoy else "Lineside"
+            routed = await _pass(title, arguments, console, session, engines, send)
             summary = Summary(direct, routed, await stack.decisions(session))
             show_summary(summary, console)
             if arguments.json:
                 sys.stdout.write(json.dumps(summary.to_json()) + "\n")
                 sys.stdout.flush()
             if arguments.keep:
-                await _keep(stack, console)
+                await _keep(stack, front, console)
     return summary
+
+
+@asynccontextmanager
+async def _front(
+    is_envoy: bool, stack: Stack, engines: Sequence[Child], folder: Path
+) -> AsyncIterator[str]:
+    """Give where clients ask: an Envoy that asks the coordinator, or the coordinator itself."""
+    if not is_envoy:
+        yield stack.http
+        return
+    members = [engine.listening["http"] for engine in engines]
+    async with envoy.gateway(members, stack.coordinator.listening["route"], folder) as url:
+        yield url
 
 
 async def _ready(stack: Stack, session: aiohttp.ClientSession) -> None:
@@ -221,9 +252,9 @@ async def _watch_queues(
         await asyncio.sleep(0.5)
 
 
-async def _keep(stack: Stack, console: Console) -> None:
+async def _keep(stack: Stack, front: str, console: Console) -> None:
     console.print(
-        f"\nstill running: gateway {stack.http}/v1 (model `{MODEL}`),"
+        f"\nstill running: gateway {front}/v1 (model `{MODEL}`),"
         f" debug {stack.admin}/debug/decisions; Ctrl-C ends it"
     )
     await asyncio.Event().wait()

@@ -26,6 +26,9 @@ SHOWN_AS = "x-conformance-test-served-endpoint"
 DECISION = "x-lineside-decision"
 """Ours: the record of a request, on it for a filter that only watches, and on its answer."""
 
+ENGINE = "x-lineside-engine"
+"""Ours: who serves a request, on its answer."""
+
 CONTROL = frozenset(
     {
         DESTINATION,

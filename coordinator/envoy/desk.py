@@ -127,6 +127,7 @@ class Desk:
             picked.endpoints,
             reading=picked.reading or Native(),
             decision=picked.decision,
+            engine=picked.engine,
             shows_served=terms.conformance,
         )
 
@@ -182,6 +183,7 @@ class Desk:
             set_headers=tuple(sets.items()),
             remove_headers=first.remove_headers,
             decision=answer.decision_id,
+            engine=target.id,
             reading=reading,
         )
 

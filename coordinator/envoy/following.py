@@ -59,6 +59,8 @@ class Following:
     reading: Reading = field(default_factory=Native)
     decision: str | None = None
     """The record that its accounts are kept by."""
+    engine: str | None = None
+    """Who was to serve it, as clients see it."""
     shows_served: bool = False
     """The conformance suite wants to see where the request went."""
     is_done: bool = False
@@ -133,6 +135,9 @@ class Following:
     def _shown(self, said: Said) -> Headers:
         """Return the headers that clients see beside the backend's."""
         shown = [(contract.DECISION, self.decision)] if self.decision else []
+        if self.engine is not None:
+            went_on = self.served is not None and self.served != self.endpoints[0]
+            shown.append((contract.ENGINE, (went_on and self.served) or self.engine))
         if self.reading.is_foreign and _kind(said) in STREAMS:
             shown.append(("content-type", EVENTS))
         served = contract.served(said.metadata, said.attributes)

@@ -134,6 +134,8 @@ class Picked:
     remove_headers: Sequence[str] = ()
     decision: str | None = None
     """Its record; `None`: any endpoint would have done."""
+    engine: str | None = None
+    """What clients are told of who serves them."""
     reading: Reading | None = field(default=None, repr=False)
     """How its answer is read. `None`: not at all."""
 
