@@ -150,4 +150,13 @@ def is_no_answer(status: int, body: bytes) -> bool:
         said: Any = msgspec.json.decode(body)
     except msgspec.DecodeError:
         return True
-    return not (isinstance(said, dict) and isinstance(said.get("error"), dict | str))
+    if not isinstance(said, dict):
+        return True
+    is_bedrocks = isinstance(said.get("message"), str)
+    return not (is_bedrocks or isinstance(said.get("error"), dict | str))
+
+
+def client_status(api: Api | None, status: int) -> int:
+    """Return the status that a client gets for a backend's: OpenAI's know 503 alone for 529."""
+    is_odd = status == OVERLOADED and api is not Api.ANTHROPIC_MESSAGES
+    return 503 if is_odd else status

@@ -182,14 +182,13 @@ class Relay:
             return UpstreamBroken()
         body, usage, finish = said
         self._service.finished(self._routed, upstream.status, usage, finish)
-        await self._send(upstream.status, body, self._headers(upstream), limit)
+        status = error_shapes.client_status(self._routed.request.api, upstream.status)
+        await self._send(status, body, _with_patience(self._headers(upstream), status), limit)
         return None
 
     async def refuse(self, ended: NotBegun, limit: Limit) -> None:
         """Answer with the error that a stream began with."""
-        api, status = self._routed.request.api, ended.status
-        if status == error_shapes.OVERLOADED and api is not Api.ANTHROPIC_MESSAGES:
-            status = 503  # OpenAI's clients know no other word for it
+        status = error_shapes.client_status(self._routed.request.api, ended.status)
         self._service.finished(self._routed, status, Usage(), None)
         headers = _with_patience(self._own_headers(), status)
         headers["content-type"] = JSON
@@ -299,7 +298,7 @@ class Relay:
         if not self._carriage.is_native:
             is_stream = self._passed is not None
             headers["content-type"] = "text/event-stream; charset=utf-8" if is_stream else JSON
-        return _with_patience(headers, upstream.status)
+        return headers
 
     def _own_headers(self) -> CIMultiDict[str]:
         headers = CIMultiDict(self._call.headers)

@@ -157,6 +157,7 @@ def test_only_an_error_of_another_shape_is_changed(
         pytest.param(405, b"", True, id="another method"),
         pytest.param(404, OPENAI, False, id="no such model"),
         pytest.param(404, ANTHROPIC, False, id="no such model, says Anthropic"),
+        pytest.param(404, b'{"message":"no model"}', False, id="no such model, says Bedrock"),
         pytest.param(400, b'{"detail":"x"}', False, id="another status"),
     ],
 )
