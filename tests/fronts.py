@@ -1,11 +1,14 @@
 """The doors as the official `openai` and `anthropic` clients find them, unmodified."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import anthropic
+import openai
 import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
@@ -16,6 +19,8 @@ from tests.actors import Actor, acting
 from tests.envoy_front import behind_envoy
 from tests.envoys import needs_envoy
 from tests.gateways import Running, until
+
+APIStatusError: TypeAlias = openai.APIStatusError | anthropic.APIStatusError
 
 DOORS = ["http", pytest.param("envoy", marks=needs_envoy)]
 """Our own, and a real Envoy that asks us. Without one the tests through it are skipped, and said
@@ -64,6 +69,8 @@ class Front:
     running: Running
     openai: AsyncOpenAI
     anthropic: AsyncAnthropic
+    tries_503: bool = False
+    """A gateway in front tries three more times by itself where an engine answers 503."""
 
     async def records(self) -> list[dict[str, Any]]:
         """Return the decisions, the latest first."""
@@ -82,7 +89,7 @@ async def front_of(running: Running, url: str, timeout_s: float = 10.0) -> Async
         AsyncOpenAI(base_url=f"{url}/v1", **how) as openai,
         AsyncAnthropic(base_url=url, **how) as anthropic,
     ):
-        yield Front(url, running, openai, anthropic)
+        yield Front(url, running, openai, anthropic, url != running.http)
 
 
 @dataclass
@@ -138,3 +145,61 @@ async def opened(
     async with gateways.coordinator(*specs, **settings) as running:
         await until(running.ready)
         yield running, running.http
+
+
+# === what clients ask and are told ===
+
+
+MODELS = ["local", *KINDS]
+"""Served by an engine, and by providers of OpenAI's, Anthropic's and Bedrock's API."""
+
+ASK: list[Any] = [{"role": "user", "content": "hello"}]
+
+
+async def chat(staged: Stage, **more: Any) -> Any:
+    """Ask as `openai` does."""
+    asked: Any = {"model": "local", "messages": ASK, "max_tokens": 5} | more
+    return await staged.front.openai.chat.completions.create(**asked)
+
+
+async def message(staged: Stage, **more: Any) -> Any:
+    """Ask as `anthropic` does."""
+    asked: Any = {"model": "local", "messages": ASK, "max_tokens": 5} | more
+    return await staged.front.anthropic.messages.create(**asked)
+
+
+def said(error: APIStatusError) -> str:
+    """Return the message as the API carries it, and hold its shape against the API's."""
+    body: Any = error.body
+    if isinstance(error, openai.APIStatusError):
+        assert {"message", "type", "param", "code"} <= body.keys(), body
+        told: str = body["message"]
+    else:
+        assert body["type"] == "error"
+        assert {"message", "type"} <= body["error"].keys()
+        told = body["error"]["message"]
+    assert told in str(error)
+    return told
+
+
+async def breaks(staged: Stage, words: str, of_openai: Any, of_anthropic: Any) -> None:
+    """Read streams that do not come to their end: text, then an error, for both clients."""
+
+    async def chats(model: str) -> str:
+        text = ""
+        with pytest.raises(of_openai, match=words):
+            async for chunk in await chat(staged, model=model, stream=True):
+                text += chunk.choices[0].delta.content or ""
+        return text
+
+    async def messages(model: str) -> str:
+        text = ""
+        with pytest.raises(of_anthropic, match=words):
+            async for event in await message(staged, model=model, stream=True):
+                text += event.delta.text if event.type == "content_block_delta" else ""
+        return text
+
+    for text in await asyncio.gather(*map(chats, MODELS), *map(messages, MODELS)):
+        assert text
+        assert text == "abcdefghij"[: len(text)]
+    await until(staged.front.is_quiet)
