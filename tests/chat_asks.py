@@ -270,3 +270,22 @@ RESPONSES: dict[str, dict[str, Any]] = {
     "to be continued": _responses([HELLO, _said("once upon", status="incomplete", id="msg_1")]),
     "effort": _responses("hello", reasoning={"effort": "low"}),
 }
+
+
+_TURNS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+TEMPLATES: dict[str, str] = {
+    "takes system words anywhere": _TURNS,
+    "wants them first": "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}{% endfor %}",
+    "leaves out those that come later": "{% for m in messages %}"
+    "{% if m.role != 'system' or loop.first %}{{ m.content }}{% endif %}{% endfor %}",
+    "wants turns": "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}",
+    "asks for the date": "{{ strftime_now('%d') }}" + _TURNS,
+    "asks whether there is a date": "{% if strftime_now is defined %}{{ strftime_now('%d') }}"
+    "{% endif %}" + _TURNS,
+    "marks generation": "{% generation %}" + _TURNS + "{% endgeneration %}",
+    "begins a text": "{{ bos_token }}" + _TURNS,
+    "adds to what is not there": "{{ bos_token + 'x' }}" + _TURNS,
+}
+"""Chat templates of which vLLM was asked whether system words must be merged in front."""

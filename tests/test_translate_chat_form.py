@@ -10,10 +10,11 @@ import pytest
 from coordinator.apis import Api
 from coordinator.canonical import Canonical, parse
 from coordinator.conversation import as_tool
+from coordinator.rendering import ChatTemplate
 from coordinator.tokenizer import Tokenizer
 from coordinator.translate.requests import Untranslatable, chat_form, with_leading_system
 from lineside.hashing import pack
-from tests.chat_asks import ANTHROPIC, RESPONSES
+from tests.chat_asks import ANTHROPIC, RESPONSES, TEMPLATES
 
 CASES = Path(__file__).with_name("cases")
 KEPT = json.loads((CASES / "chat_forms.json").read_text(encoding="utf-8"))
@@ -68,6 +69,18 @@ def test_system_messages_merge_in_front_as_vllm_does_for_templates_that_demand_i
     chat = chat_form(Api.ANTHROPIC_MESSAGES, ANTHROPIC["system among the turns"])
     assert with_leading_system(chat["messages"]) == KEPT["merged"]["messages"]
     assert with_leading_system(chat["messages"][1:2]) == chat["messages"][1:2]
+
+
+@pytest.mark.parametrize("name", TEMPLATES.keys() - {"wants turns"})
+def test_templates_get_system_messages_in_front_where_vllm_puts_them_there(name: str) -> None:
+    template = ChatTemplate(
+        {"default": TEMPLATES[name] + "{{ messages | length }}"}, {"bos_token": "<s>"}
+    )
+    body = json.dumps(ANTHROPIC["system among the turns"]).encode()
+    canonical = parse(Api.ANTHROPIC_MESSAGES, {}, body)
+    assert isinstance(canonical, Canonical)
+    merged = KEPT["wants_system_first"][name]
+    assert template.render(canonical)[-1] == ("3" if merged else "4")
 
 
 @pytest.mark.parametrize("case", ["render_messages", "messages", "messages_stream", "responses"])

@@ -269,7 +269,6 @@ def test_a_message_is_put_to_a_chat() -> None:
         "tools": CHAT_TOOLS,
         "tool_choice": {"type": "function", "function": {"name": "weather"}},
         "stream": True,
-        "stream_options": {"include_usage": True},
     }
 
 

@@ -1,7 +1,7 @@
 """An `Ask` as a body for OpenAI's chat completions. Pure.
 
 The API has no place for earlier thoughts, which stay behind, and none for failed results, which say
-so in their text. Streams are asked for their usage: other APIs always tell it.
+so in their text. To ask a stream for its usage is the caller's: not all backends can tell.
 """
 
 import hashlib
@@ -58,9 +58,7 @@ def chat_body(ask: Ask) -> Json:
         body["response_format"] = {"type": "json_schema", "json_schema": named}
     if ask.tools:
         body |= _tools(ask)
-    if ask.stream:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-    return body
+    return body | ({"stream": True} if ask.stream else {})
 
 
 def _system(blocks: list[Block]) -> Json:

@@ -51,7 +51,8 @@ _BODIES: dict[Api, Callable[[Ask], dict[str, Any]]] = {
 def translated(api_from: Api, api_to: Api, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return a body for a backend of another API, fresh. Raises `Untranslatable`.
 
-    The body for Bedrock names no model and does not say whether to stream: its path does.
+    The body for Bedrock names no model and does not say whether to stream: its path does. A chat's
+    says nothing of usage; who needs it in a stream asks for it.
     """
     if api_from is api_to:
         return dict(body)

