@@ -1,16 +1,18 @@
 """A real Envoy, a real coordinator, simulated engines: what clients and operators see."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
 from coordinator.config import EngineSpec, Envoy, Gateways
-from tests.doors import CHAT, Sim
+from tests.doors import CHAT, CHAT_PATH, Sim
 from tests.envoy_rig import post
 from tests.envoys import (
     BUFFERED,
@@ -175,3 +177,23 @@ async def test_a_path_that_is_no_api_is_not_sent_on(rig: Rig) -> None:
 async def test_a_gateway_that_shows_no_bodies_can_do_with_one_model(rig: Rig) -> None:
     got = await post(rig.urls["headers"], CHAT)
     assert (got.status, json.loads(got.body)["model"]) == (200, MODEL)
+
+
+@pytest.mark.parametrize("gateway", ["duplex", "streamed", "buffered"])
+async def test_nothing_stays_in_flight_of_clients_that_leave(rig: Rig, gateway: str) -> None:
+    long = STREAM | {"max_tokens": 400, "ignore_eos": True}
+
+    async def leave() -> None:
+        async with (
+            aiohttp.ClientSession() as client,
+            client.post(rig.urls[gateway] + CHAT_PATH, json=long) as answer,
+        ):
+            await answer.content.readuntil(b"\n\n")
+
+    await asyncio.gather(*(leave() for _ in range(8)))
+
+    async def quiet() -> bool:
+        return await rig.running.inflight() == [0, 0]
+
+    # What does not come by is released when it was predicted to have ended.
+    await until(quiet, 1.0 if gateway != "buffered" else 10.0)
