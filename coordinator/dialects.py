@@ -32,6 +32,7 @@ _NATIVE: Mapping[ProviderType, frozenset[Api]] = {
 TRANSLATED: Mapping[Api, tuple[Api, ...]] = {
     Api.OPENAI_CHAT: (Api.ANTHROPIC_MESSAGES, Api.BEDROCK_CONVERSE),
     Api.ANTHROPIC_MESSAGES: (Api.OPENAI_CHAT, Api.BEDROCK_CONVERSE),
+    Api.OPENAI_RESPONSES: (Api.OPENAI_CHAT, Api.ANTHROPIC_MESSAGES, Api.BEDROCK_CONVERSE),
 }
 """What a client's API can be put into, best first. The others are one provider's own or nothing."""
 

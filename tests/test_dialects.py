@@ -96,9 +96,9 @@ def test_a_stream_of_bedrock_has_a_path_of_its_own() -> None:
     [
         ("OpenAI", "chat completions responses embeddings messages"),
         ("AzureOpenAI", "chat completions responses embeddings messages"),
-        ("Databricks", "chat completions embeddings messages"),
-        ("Anthropic", "chat messages"),
-        ("Bedrock", "chat messages"),
+        ("Databricks", "chat completions responses embeddings messages"),
+        ("Anthropic", "chat responses messages"),
+        ("Bedrock", "chat responses messages"),
     ],
 )
 def test_what_a_type_cannot_be_asked_is_none_of_its(type_: str, served: str) -> None:
@@ -112,7 +112,7 @@ def test_what_a_provider_speaks_itself_is_not_translated() -> None:
     dialect = Dialect.of(spec("OpenAI", apis=apis))
     for api in (Api.OPENAI_CHAT, Api.ANTHROPIC_MESSAGES):
         assert dialect.spoken(api) is api
-    assert dialect.spoken(Api.OPENAI_RESPONSES) is None
+    assert dialect.spoken(Api.OPENAI_RESPONSES) is Api.OPENAI_CHAT
     assert dialect.spoken(Api.OPENAI_COMPLETIONS) is None
 
 
@@ -128,4 +128,4 @@ def test_nothing_is_translated_from_what_no_client_speaks() -> None:
 
 def test_no_deployment_of_azure_has_a_path_for_responses() -> None:
     dated = Dialect.of(spec("AzureOpenAI", base_url=AZURE, api_version="2024-10-21"))
-    assert dated.spoken(Api.OPENAI_RESPONSES) is None
+    assert dated.spoken(Api.OPENAI_RESPONSES) is Api.OPENAI_CHAT

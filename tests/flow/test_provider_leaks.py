@@ -12,6 +12,7 @@ import pytest
 
 from cli.children import child
 from tests.fakes import FakeEngine, fake_engines
+from tests.gateways import until
 from tests.provider_scenes import CHAT, in_order, provider
 from tests.provider_stubs import AWS, KEY, TOKEN, Stub, running
 
@@ -70,6 +71,11 @@ async def test_no_key_gets_anywhere(tmp_path: Path) -> None:
         log = tmp_path / "log"
         async with child("coordinator", "coordinator.main", config=config, log=log) as here:
             answers = await _ask_all(f"http://{here.listening['http']}", stubs)
+
+            async def is_told() -> bool:
+                return b"provider cools down" in log.read_bytes()
+
+            await until(is_told)
             places = {f"answer {number}": answer for number, answer in enumerate(answers)}
             admin = f"http://{here.listening['admin']}"
             async with aiohttp.ClientSession() as client:
@@ -79,7 +85,6 @@ async def test_no_key_gets_anywhere(tmp_path: Path) -> None:
                         places[page] = await answer.read()
     places["log"] = log.read_bytes()
     assert all(stub.calls for stub in stubs.values())
-    assert b"provider cools down" in places["log"]
     ends = {each["outcome"]["end"] for each in json.loads(places["debug/decisions?limit=2000"])}
     assert {"finished", "failed", "rejected"} <= ends
     found = {

@@ -77,6 +77,25 @@ async def test_every_type_serves_every_clients_chats(type_: str, tmp_path: Path)
         assert s.engine.requests == []
 
 
+@pytest.mark.parametrize("type_", ["Databricks", "Anthropic", "Bedrock"])
+async def test_a_response_is_made_of_what_a_provider_of_another_api_says(
+    type_: str, tmp_path: Path
+) -> None:
+    stub = Stub(type_)
+    asked = {"model": MODEL, "input": "hello", "max_output_tokens": 5, "store": False}
+    async with scene(tmp_path, {"acme": stub}, in_order("acme")) as s:
+        status, answer, record = await s.ask(asked, "/v1/responses")
+        assert (status, record["decision"]["id"]) == (200, "acme"), answer
+        (message,) = json.loads(answer)["output"]
+        assert message["content"][0]["text"] == TEXT
+        status, answer, record = await s.ask(asked | {"stream": True}, "/v1/responses")
+        assert (status, record["outcome"]["completion_tokens"]) == (200, 3)
+        events = [json.loads(line[6:]) for line in answer.splitlines() if line[:6] == b"data: "]
+        deltas = [each["delta"] for each in events if each["type"] == "response.output_text.delta"]
+        assert ("".join(deltas), events[-1]["type"]) == (TEXT, "response.completed")
+        assert len(stub.calls) == 2
+
+
 @pytest.mark.parametrize(
     ("path", "asks"), [(CHAT_PATH, False), (CHAT_PATH, True), (MESSAGES_PATH, False)]
 )
