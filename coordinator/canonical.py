@@ -259,7 +259,7 @@ def _canonical(api: Api, headers: Mapping[str, str], body: dict[str, Any], raw: 
         tools=tools_of(chat) if messages else None,
         stream=flag_of(body, "stream") and api is not Api.OPENAI_EMBEDDINGS,
         usage_asked=usage or api not in METERED,
-        max_tokens=most_of(body, MAX_TOKENS_KEYS[api]),
+        max_tokens=0 if api is Api.OPENAI_EMBEDDINGS else most_of(body, MAX_TOKENS_KEYS[api]),
         n=(whole_of(body, "n", at_least=1) or 1) if api in METERED else 1,
         cache_salt=cache_salt_of(body),
         has_media=any(is_media(part) for message in messages for part in parts_of(message)),

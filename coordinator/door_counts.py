@@ -1,7 +1,7 @@
 """`/v1/messages/count_tokens`: an engine counts, else our own tokenizer where it is exact.
 
-A count runs nothing, so it takes no lease and leaves no record; policies that refuse a message
-refuse to count it, and only backends that they leave are asked.
+A count runs nothing: it takes no lease, and leaves a record only where nobody counts. Policies that
+refuse a message refuse to count it, and only backends that they leave are asked.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class CountsDoor:
             answer = await self._ask(call, each.target, body)
             if answer is not None:
                 return answer
-        return self._own(call, record) or call.refusal(NotCounted(request.model))
+        return self._own(call, record) or self._refused(call, NotCounted(request.model))
 
     async def _ask(self, call: Call, engine: Engine, body: bytes) -> web.Response | None:
         """Return what an engine says; `None`: nothing that a client could use."""
@@ -70,6 +70,10 @@ class CountsDoor:
         kept = {n: v for n, v in answer.headers.items() if not ends_here(n)}
         said = in_shape(call.api, answer.status, read, call.id)
         return web.Response(status=answer.status, body=said, headers={**kept, **call.headers})
+
+    def _refused(self, call: Call, refusal: NotCounted) -> web.Response:
+        refused = self._service.refuse(refusal, ANONYMOUS, call.id)
+        return call.refusal(refusal, refused.record.id)
 
     def _own(self, call: Call, record: Record) -> web.Response | None:
         if record.tokens != TokenState.EXACT.value or record.prompt_tokens is None:

@@ -116,7 +116,9 @@ def test_a_conversation_has_one_form_in_every_api(api: Api, body: dict[str, Any]
         pytest.param(Api.ANTHROPIC_MESSAGES, MESSAGE, 8, id="messages"),
         pytest.param(Api.OPENAI_RESPONSES, RESPONSE | {"max_output_tokens": 9}, 9, id="a response"),
         pytest.param(Api.OPENAI_RESPONSES, RESPONSE | {"max_tokens": 9}, None, id="another name"),
-        pytest.param(Api.OPENAI_EMBEDDINGS, EMBEDDING | {"max_tokens": 9}, None, id="embeddings"),
+        pytest.param(
+            Api.OPENAI_EMBEDDINGS, EMBEDDING | {"max_tokens": 9}, 0, id="embeddings have none"
+        ),
     ],
 )
 def test_each_api_bounds_its_output_by_its_own_name(

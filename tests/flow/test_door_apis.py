@@ -270,6 +270,7 @@ async def test_tokens_that_nobody_can_count(sims: tuple[Sim, Sim]) -> None:
         await sims[0].fault("fail_requests", where="tokenize", status=500)
         status, headers, said = await running.post(path, body)
         assert (status, headers["retry-after"]) == (503, "1")
+        assert (await running.record(headers))["refusal"]["reason"] == "not_counted"
         assert (
             error_of(path, said) == f"nothing can count tokens for `{MODEL}` now; try again shortly"
         )
