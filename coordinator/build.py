@@ -144,7 +144,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     holding = Holding(core.cluster, core.service.clock, asides)
     gateways = GatewayDoors(config, core.service, readiness, keys_of(credentials, keys), holding)
     registry.register(DoorMetrics(gateways))
-    envoy = EnvoyDoor(config, core.service, gateways.queries, gateways.callers)
+    envoy = EnvoyDoor(config, core.service, gateways.queries, gateways.callers, holding)
     registry.register(EnvoyMetrics(envoy))
     suspect, timeouts = discovery.suspect, config.timeouts
     dispatcher = dispatch.Dispatcher(core.service, to_engines, timeouts, suspect, keys)

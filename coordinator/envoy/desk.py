@@ -5,10 +5,11 @@ ready. Decisions are reported on as any gateway's are.
 """
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from coordinator import error_shapes
 from coordinator.apis import COUNT_TOKENS, PATHS, Api
@@ -32,10 +33,19 @@ from coordinator.envoy.messages import (
     Served,
 )
 from coordinator.envoy.reading import Carried, Native, Reading
+from coordinator.holding import Holding
 from coordinator.offers import PRIVATE, Offer
 from coordinator.query import NOBODY, Answered, Queries, Query, Refused, joined
-from coordinator.refusal import BodyWithheld, NoEngineReady, NotCounted, NotFound, Refusal
+from coordinator.refusal import (
+    BodyWithheld,
+    NoEngineReady,
+    NotCounted,
+    NotFound,
+    NotServed,
+    Refusal,
+)
 from coordinator.reports import Event, Report
+from coordinator.stored import Holder
 from coordinator.tokens import TokenState
 from coordinator.watch import WatchedService
 
@@ -46,6 +56,9 @@ WITHOUT_ROOM = frozenset({"overloaded", "no_engine_ready"})
 
 MODEL_NAME = "x-gateway-model-name"
 """A header in which a filter before this one names the model, where bodies do not come by here."""
+
+STORED = re.compile("/v1/responses/([^/]+)(?:/cancel)?")
+"""Paths about a response that an engine keeps."""
 
 WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that ask an engine for nothing that it would have to compute, or change."""
@@ -71,6 +84,7 @@ class Books:
         self,
         service: WatchedService,
         queries: Queries,
+        holding: Holding,
         terms: Terms,
         wishes: Wishes,
         choose: Callable[[list[Engine]], Engine] = random.choice,
@@ -79,6 +93,7 @@ class Books:
         """By `SERVED_AS`; `elsewhere` is a misroute."""
         self.service = service
         self.queries = queries
+        self.holding = holding
         self.terms = terms
         self.wishes = wishes
         self.choose = choose
@@ -98,6 +113,8 @@ class Desk:
         asked_for = contract.value(question.headers, contract.ASKED_FOR)
         if self._books.terms.conformance and asked_for:
             return Picked(self._named(asked_for))
+        if stored := STORED.fullmatch(question.path.partition("?")[0]):
+            return await self._holder(question, unquote(stored[1]))
         if question.method in WITHOUT_BODY:
             return self._anyone(question, None)
         if question.body is None:
@@ -157,6 +174,7 @@ class Desk:
             caller=self._caller.name,
             wants_keys=self._caller.wants_keys,
             fallbacks=wishes.endpoints - 1,
+            translates=question.readable,
             meters=question.readable and self._books.terms.interest is Interest.USAGE,
         )
 
@@ -197,6 +215,15 @@ class Desk:
         if not rules.policies.rules and (model is not None or len(models) == 1):
             return self._anyone(question, model)
         return self._refused(question, BodyWithheld())
+
+    async def _holder(self, question: Question, response: str) -> Picked | Rejected:
+        """Choose the engine that holds a stored response, of the same tenant."""
+        holder = await self._books.holding.find(response, self._query(question).tenant)
+        if not isinstance(holder, Holder):
+            return self._refused(question, holder)
+        if not holder.is_engine:  # a provider: it knows the response, and not who asks
+            return self._refused(question, NotServed(holder.model))
+        return Picked((holder.endpoint,), remove_headers=PRIVATE)
 
     async def _count(self, question: Question) -> Picked | Rejected:
         """Let an engine count that could serve it, else count by our tokenizer if it is exact.

@@ -14,6 +14,7 @@ from coordinator.envoy.desk import SERVED_AS, Books, Desk, Wishes
 from coordinator.envoy.door import Context, Door
 from coordinator.envoy.exchange import Terms
 from coordinator.envoy.following import Interest
+from coordinator.holding import Holding
 from coordinator.query import Queries
 from coordinator.watch import WatchedService
 
@@ -25,14 +26,19 @@ class EnvoyDoor:
     """What is registered at the gateways' listener."""
 
     def __init__(
-        self, config: Config, service: WatchedService, queries: Queries, callers: Callers
+        self,
+        config: Config,
+        service: WatchedService,
+        queries: Queries,
+        callers: Callers,
+        holding: Holding,
     ) -> None:
         said = config.envoy
         terms = Terms(
             config.body_limit_bytes, Interest(said.answers), said.backend_header, said.conformance
         )
         wishes = Wishes(said.endpoints, said.tenant_header and said.tenant_header.lower())
-        self.books = Books(service, queries, terms, wishes)
+        self.books = Books(service, queries, holding, terms, wishes)
         self._anonymous = said.anonymous
         self._callers = callers
         self._door = Door(self._admit, terms, config.timeouts.receive_s, said.decide_s)

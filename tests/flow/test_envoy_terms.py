@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.flow, needs_envoy]
 
 OPEN = Gateways(transport="plaintext", leave_s=0)
 ANYONE = Envoy(anonymous=True)
-QUIET = ("--no-kv-events", "--faults")
+QUIET = ("--no-kv-events", "--faults", "--store-responses")
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +188,19 @@ async def test_where_a_request_went_wrong_is_counted(sims: tuple[Sim, Sim]) -> N
         metrics = await running.metrics()
         assert metrics['lineside_envoy_served_total{as="picked"}'] == 0
         assert metrics['lineside_envoy_served_total{as="elsewhere"}'] == 1
+
+
+async def test_a_stored_response_is_asked_of_the_engine_that_holds_it(
+    sims: tuple[Sim, Sim],
+) -> None:
+    async with behind(sims) as (_, url):
+        body = {"model": MODEL, "input": "hello", "max_output_tokens": 4}
+        first = await post(url, body, path="/v1/responses")
+        made, served = json.loads(first.body)["id"], first.headers["x-lineside-engine"]
+        for _ in range(4):
+            got = await post(url, method="GET", path=f"/v1/responses/{made}")
+            assert (got.status, json.loads(got.body)["id"]) == (200, made)
+            more = await post(url, body | {"previous_response_id": made}, path="/v1/responses")
+            assert (more.status, more.headers["x-lineside-engine"]) == (200, served)
+        got = await post(url, method="GET", path="/v1/responses/resp_none")
+        assert (got.status, json.loads(got.body)["error"]["type"]) == (404, "NotFoundError")
