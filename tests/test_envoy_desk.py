@@ -1,0 +1,201 @@
+"""What the Envoy door is told by the coordinator: where, for whom, and what becomes of it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from coordinator.callers import Caller
+from coordinator.engines import Engine
+from coordinator.envoy import contract
+from coordinator.envoy.desk import Books, Desk, Wishes
+from coordinator.envoy.exchange import Terms
+from coordinator.envoy.following import Interest
+from coordinator.envoy.messages import (
+    Aborted,
+    Finished,
+    FirstToken,
+    Note,
+    Picked,
+    Question,
+    Rejected,
+    Served,
+    Unseen,
+)
+from coordinator.limits import Usage
+from coordinator.query import Queries
+from coordinator.reports import Reports
+from coordinator.watch import WatchedService
+from lineside.ids import EngineId, ModelName
+from tests.test_query import NOTHING_HELD, keys
+from tests.test_service import PROMPT, engine
+from tests.test_watch import watched
+
+BODY = {"model": "m", "prompt": PROMPT, "max_tokens": 7}
+KNOWN = Caller("edge", is_gateway=True, wants_keys=False)
+UNKNOWN = Caller("envoy", is_gateway=False)
+
+
+@dataclass
+class Room:
+    """A desk before a real service."""
+
+    desk: Desk
+    books: Books
+    service: WatchedService
+
+    async def picked(self, question: Question) -> Picked:
+        answer = await self.desk.ask(question)
+        assert isinstance(answer, Picked), answer
+        return answer
+
+    async def rejected(self, question: Question) -> Rejected:
+        answer = await self.desk.ask(question)
+        assert isinstance(answer, Rejected)
+        return answer
+
+    def outstanding(self, name: str) -> int:
+        now = self.service.clock.monotonic()
+        return self.service.inflight.queue(EngineId(name), now).outstanding
+
+    def outcome(self, picked: Picked) -> Any:
+        assert picked.decision is not None
+        record = self.service.records.get(picked.decision)
+        assert record is not None
+        return record.outcome
+
+
+def room(
+    *engines: Engine,
+    caller: Caller = UNKNOWN,
+    wishes: Wishes = Wishes(),  # noqa: B008  it is frozen
+    interest: Interest = Interest.SERVED,
+    conformance: bool = False,
+) -> Room:
+    service, _ = watched(*engines)
+    queries = Queries(service, Reports(service, 60.0), 10_000, keys, NOTHING_HELD)
+    terms = Terms(10_000, interest, conformance=conformance)
+    books = Books(service, queries, NOTHING_HELD, terms, wishes, choose=lambda able: able[0])
+    return Room(Desk(books, caller), books, service)
+
+
+def asked(body: Any = BODY, **changes: Any) -> Question:
+    raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    return replace(Question("POST", "/v1/completions", (), raw, None, readable=False), **changes)
+
+
+async def test_a_pick_names_the_endpoint_and_leaves_a_fitting_body_alone() -> None:
+    picked = await room(engine("a")).picked(asked())
+    assert (picked.endpoints, picked.backend, picked.body) == (("a",), None, None)
+    assert picked.engine == "a"
+    assert "authorization" in picked.remove_headers
+    assert dict(picked.set_headers)["x-lineside-decision"] == picked.decision
+
+
+@pytest.mark.parametrize(
+    ("interest", "readable", "metered"),
+    [
+        pytest.param(Interest.USAGE, True, True, id="counted, and taken out again"),
+        pytest.param(Interest.USAGE, False, False, id="it does not come by"),
+        pytest.param(Interest.SERVED, True, False, id="it is not read"),
+    ],
+)
+async def test_usage_is_asked_for_only_where_it_is_read(
+    interest: Interest, readable: bool, metered: bool
+) -> None:
+    question = asked(BODY | {"stream": True}, readable=readable)
+    picked = await room(engine("a"), interest=interest).picked(question)
+    assert (b"include_usage" in (picked.body or b"")) is metered
+    assert (("accept-encoding", "identity") in picked.set_headers) is (interest is Interest.USAGE)
+
+
+async def test_only_fallbacks_that_need_no_other_request_are_named() -> None:
+    engines = [engine("a"), engine("b"), replace(engine("c"), rank=1)]
+    picked = await room(*engines, wishes=Wishes(endpoints=3)).picked(asked())
+    if picked.endpoints[0] == "c":
+        assert picked.endpoints == ("c",)
+    else:
+        assert set(picked.endpoints) == {"a", "b"}
+    assert len((await room(*engines).picked(asked())).endpoints) == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+async def test_a_request_without_a_body_goes_to_the_idlest_engine(method: str) -> None:
+    here = room(engine("a"), engine("b"))
+    busy = (await here.picked(asked())).endpoints[0]
+    picked = await here.picked(asked(b"", method=method, path="/v1/models"))
+    assert picked.endpoints == (("b",) if busy == "a" else ("a",))
+    assert (picked.decision, picked.body) == (None, None)
+    assert "authorization" in picked.remove_headers
+    nobody = asked(b"", method=method, path="/x", subset=frozenset({"z"}))
+    assert (await here.rejected(nobody)).status == 503
+
+
+async def test_a_body_that_is_not_shown_is_done_without_where_there_is_one_model() -> None:
+    here = room(engine("a"))
+    assert (await here.picked(asked(None))).endpoints == ("a",)
+    assert (await here.rejected(asked(None, path="/sleep"))).status == 404
+
+
+async def test_one_that_is_not_shown_needs_a_name_where_there_are_more() -> None:
+    other = replace(
+        engine("b", "g2"), models=(replace(engine("b").models[0], name=ModelName("n")),)
+    )
+    here = room(engine("a"), other)
+    assert (await here.rejected(asked(None))).reason == "body_withheld"
+    named = (("x-gateway-model-name", "n"),)
+    assert (await here.picked(asked(None, headers=named))).endpoints == ("b",)
+    unknown = (("x-gateway-model-name", "z"),)
+    assert (await here.rejected(asked(None, headers=unknown))).reason == "no_engine_ready"
+
+
+@pytest.mark.parametrize(("caller", "tenant"), [(KNOWN, "acme"), (UNKNOWN, "default")])
+async def test_only_a_known_gateway_says_whose_a_request_is(caller: Caller, tenant: str) -> None:
+    here = room(engine("a"), caller=caller, wishes=Wishes(tenant_header="x-tenant"))
+    picked = await here.picked(asked(headers=(("x-tenant", "acme"),)))
+    assert picked.decision is not None
+    record = here.service.records.get(picked.decision)
+    assert record is not None
+    assert record.tenant == tenant
+
+
+async def test_hooks_are_there_only_where_they_are_asked_for() -> None:
+    hook = ((contract.ASKED_FOR, "b, 10.0.0.9:1"),)
+    engines = [replace(engine("a"), endpoint="a:1"), replace(engine("b"), endpoint="b:1")]
+    picked = await room(*engines, conformance=True).picked(asked(b"", headers=hook))
+    assert picked.endpoints == ("b:1", "10.0.0.9:1")
+    assert (await room(*engines).rejected(asked(b"", headers=hook))).status == 400
+
+
+NOTES: Sequence[Any] = [
+    pytest.param([Finished(200, Usage(10, 3, 7))], "finished", 0, id="an answer"),
+    pytest.param([FirstToken(), Finished(200, Usage())], "finished", 0, id="a stream"),
+    pytest.param([Finished(400, Usage())], "rejected", 0, id="an engine's refusal"),
+    pytest.param([FirstToken(), Aborted(Usage(None, None, 3))], "aborted", 0, id="it left"),
+    pytest.param([Unseen()], None, 1, id="nothing is heard of it"),
+    pytest.param([], None, 1, id="it goes on"),
+]
+
+
+@pytest.mark.parametrize(("notes", "end", "outstanding"), NOTES)
+async def test_what_becomes_of_a_request_is_accounted(
+    notes: list[Note], end: str | None, outstanding: int
+) -> None:
+    here = room(engine("a"))
+    picked = await here.picked(asked(BODY | {"stream": True}))
+    following = here.desk.follow(picked)
+    for note in notes:
+        here.desk.note(following, note)
+    assert (here.outcome(picked).end, here.outstanding("a")) == (end, outstanding)
+
+
+async def test_where_it_went_is_counted() -> None:
+    here = room(engine("a"))
+    picked = await here.picked(asked())
+    following = here.desk.follow(picked)
+    for note in (Served("a", 0), Served("b", 1), Served("z", None)):
+        here.desk.note(following, note)
+    here.desk.note(here.desk.follow(Picked(())), Served("z", None))  # nobody was told anything
+    assert here.books.served == {"picked": 1, "fallback": 1, "elsewhere": 1}
