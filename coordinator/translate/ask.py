@@ -132,9 +132,9 @@ class Ask(msgspec.Struct):
     schema: Json | None = None
     """What the answer must be an instance of."""
 
-    def refuse(self, field: str) -> Untranslatable:
-        """Return the error for a field that the backend's API does not have."""
-        return cannot_carry(self.fields.get(field, field))
+    def refuse(self, field: str, instead: str = "leave it out") -> Untranslatable:
+        """Return the error for a field that the backend's API does not have, or not so."""
+        return cannot_carry(self.fields.get(field, field), instead)
 
     @property
     def uses(self) -> list[Use]:

@@ -4,6 +4,7 @@ Only what stands in the body itself, and only tools that the client runs: a resp
 runs in the background or uses a backend's own tools has no counterpart elsewhere.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +43,7 @@ AS_USUAL: Mapping[str, Any] = {
 """Fields that no other API has, with the values that change nothing."""
 
 _FIELDS = {
+    "messages": "input",
     "max_tokens": "max_output_tokens",
     "choice": "tool_choice",
     "parallel": "parallel_tool_calls",
@@ -49,6 +51,15 @@ _FIELDS = {
     "schema": "text.format",
     "stops": "stop",
 }
+
+
+_PLACES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+}
+"""Where a response says what a chat says there."""
 
 
 def ask_of_responses(body: Mapping[str, Any]) -> Ask:
@@ -66,8 +77,9 @@ def ask_of_responses(body: Mapping[str, Any]) -> Ask:
     try:
         ask = ask_of_chat(chat)
     except Untranslatable as refused:  # the places in a chat are not the client's
-        param = "input" if (refused.param or "").startswith("messages") else refused.param
-        raise cannot_carry(param or "input", "use what other backends have too") from None
+        name = re.split(r"[.\[]", refused.param or "messages")[0]
+        place = _PLACES.get(name, refused.param or name)
+        raise cannot_carry(place, "use what other backends have too") from None
     ask.fields = _FIELDS
     for turn in ask.turns:
         turn.at = "input"

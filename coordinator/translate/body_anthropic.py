@@ -42,7 +42,7 @@ def anthropic_body(ask: Ask) -> Json:
         body["system"] = _content([*ask.system])
     turns = [turn for turn in (_turn(turn) for turn in ask.turns) if turn["content"]]
     if not turns or turns[0]["role"] != "user":
-        raise cannot_carry("messages", "begin with what the user says")
+        raise ask.refuse("messages", "begin with what the user says")
     _trim_end(turns[-1])
     body["messages"] = turns
     body |= _tools(ask)

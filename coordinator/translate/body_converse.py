@@ -31,7 +31,7 @@ def converse_body(ask: Ask) -> Json:
         raise ask.refuse("parallel")
     turns = _turns(ask.turns)
     if not turns or turns[0]["role"] != "user":
-        raise cannot_carry("messages", "begin with what the user says")
+        raise ask.refuse("messages", "begin with what the user says")
     body: Json = {"messages": turns}
     if ask.system:
         body["system"] = _blocks([*ask.system])
