@@ -143,16 +143,18 @@ STARTS = frozenset(
 """Events of a response that announce, and bring no output."""
 
 
-def message_finish(reason: str | None) -> str | None:
+def message_finish(reason: Any) -> str | None:
     """Return why a message ended, in the words of a chat."""
-    return None if reason is None else _FINISH.get(reason, reason)
+    return _FINISH.get(reason, reason) if isinstance(reason, str) else None
 
 
 def response_finish(response: Response) -> str | None:
     """Return why a response ended, in the words of a chat."""
     if response.status == "incomplete":
         reason = (response.incomplete_details or {}).get("reason")
-        return "length" if reason == "max_output_tokens" else reason
+        if isinstance(reason, str):
+            return "length" if reason == "max_output_tokens" else reason
+        return None
     return "stop" if response.status == "completed" else None
 
 

@@ -30,11 +30,11 @@ class Call:
     def api(self) -> Api | None:
         """In whose words it is answered; `None`: the path is no API's, and OpenAI's will do."""
         path = self.request.path
-        if path.startswith("/v1/messages") or ANTHROPIC_VERSION in self.request.headers:
+        if (known := api_of(path)) is not None:
+            return known
+        if path.startswith("/v1/messages/") or ANTHROPIC_VERSION in self.request.headers:
             return Api.ANTHROPIC_MESSAGES
-        if path.startswith("/v1/responses"):
-            return Api.OPENAI_RESPONSES
-        return api_of(path)
+        return Api.OPENAI_RESPONSES if path.startswith("/v1/responses/") else None
 
     @property
     def headers(self) -> dict[str, str]:

@@ -23,6 +23,12 @@ LOOK_S = 1.0
 LOOKED_AT = 64
 """More are not asked for one response."""
 
+LOOKS = 4
+"""Responses that are looked for at once. Whoever asks for what is not there costs engines little:
+the others wait, and those that wait too long hear that it is not known."""
+
+LOOK_WAIT_S = 5.0
+
 PLAIN = {"accept": "application/json", "accept-encoding": "identity"}
 
 
@@ -34,6 +40,7 @@ class Holding:
         self._cluster = cluster
         self._clock = clock
         self._asides = asides
+        self._looks = asyncio.Semaphore(LOOKS)
 
     async def subset(
         self, response: str | None, tenant: TenantId, subset: frozenset[str] | None = None
@@ -76,6 +83,13 @@ class Holding:
 
     async def _look_for(self, response: str, tenant: TenantId) -> Holder | None:
         """Ask engines who has a response. Its id is random, and was told to its owner alone."""
+        try:
+            async with asyncio.timeout(LOOK_WAIT_S), self._looks:
+                return await self._asked(response, tenant)
+        except TimeoutError:
+            return None
+
+    async def _asked(self, response: str, tenant: TenantId) -> Holder | None:
         views = self._cluster.snapshot(self._clock.monotonic()).engines
         engines = {view.engine.endpoint: view.engine for view in views if not view.away}
         path = f"/v1/responses/{quote(response, safe='')}"

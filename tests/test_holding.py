@@ -1,15 +1,17 @@
 """Who holds a response: what is remembered, and what is said when there is nobody."""
 
+import asyncio
 from typing import Any, cast
 
 import pytest
 
 from coordinator.cluster import Cluster
-from coordinator.holding import Holding
+from coordinator.holding import LOOKS, Holding
 from coordinator.refusal import ResponseGone, ResponseUnknown
 from coordinator.stored import Holder, Holders
 from lineside.ids import TenantId
 from tests.manual_clock import ManualClock
+from tests.test_service import engine
 
 MINE, OTHER = TenantId("default"), TenantId("other")
 
@@ -77,3 +79,28 @@ async def test_a_holder_outside_of_what_a_gateway_may_use_is_not_chosen(
     of = holding(a=Holder("api.example:443", "m", MINE, is_engine=False))
     asked = None if subset is None else frozenset(subset)
     assert await of.subset("a", MINE, asked) == frozenset(left)
+
+
+class Silent:
+    """Engines that never answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def ask(self, *_: Any) -> Any:
+        self.asked += 1
+        await asyncio.Event().wait()
+
+
+async def test_few_responses_are_looked_for_at_once() -> None:
+    cluster = Cluster()
+    cluster.assign([engine("a:1"), engine("b:1")])
+    silent = Silent()
+    of = Holding(cluster, ManualClock(), cast(Any, silent))
+    looking = [asyncio.create_task(of.subset(f"r{number}", MINE)) for number in range(50)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert silent.asked == 2 * LOOKS
+    for task in looking:
+        task.cancel()
+    await asyncio.gather(*looking, return_exceptions=True)

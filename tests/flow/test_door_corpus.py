@@ -171,3 +171,26 @@ async def test_a_clients_key_goes_to_no_engine() -> None:
         await running.post("/v1/messages", recorded("messages")["request"]["body"], keys)
         _, _, headers, _ = engine.asked[-1]
         assert ("x-api-key" in headers, headers["anthropic-version"]) == (False, "2023-06-01")
+
+
+async def test_a_stored_response_is_shown_as_a_stream() -> None:
+    made = recorded("responses")
+    engine = Replayer(Said.of(made))
+    async with before(engine) as running:
+        await running.post("/v1/responses", made["request"]["body"])
+        raw = b'event: response.created\ndata: {"type":"response.created"}\n\n'
+        engine.said = Said.events(raw)
+        path = f"/v1/responses/{made['body']['id']}?stream=true&starting_after=3"
+        async with running.session.get(running.http + path) as answer:
+            assert (answer.status, await answer.read()) == (200, raw)
+            assert answer.headers["content-type"] == engine.said.content_type
+        assert engine.asked[-1][:2] == ("GET", path)
+
+
+async def test_an_api_is_known_by_its_path_before_any_header() -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    async with before(Replayer()) as running:
+        _, _, said = await running.post("/v1/chat/completions", {}, headers)
+        assert set(json.loads(said)) == {"error"}
+        _, _, said = await running.post("/v1/no", {}, headers)
+        assert json.loads(said)["type"] == "error"
