@@ -23,9 +23,17 @@ class Bar(NamedTuple):
 
 
 def bars(
-    layout: Layout, places: Iterable[int], api: Api, cooldowns: Cooldowns, now: float
+    layout: Layout,
+    places: Iterable[int],
+    api: Api,
+    cooldowns: Cooldowns,
+    now: float,
+    translates: bool = True,
 ) -> dict[int, Bar]:
-    """Return what keeps providers among these places from a request of an API."""
+    """Return what keeps providers among these places from a request of an API.
+
+    `translates`: whoever sends the request on can put another API's answer into this one.
+    """
     found = {}
     for place in places:
         target = layout.backends[place]
@@ -33,6 +41,9 @@ def bars(
             continue
         if spoken(target, api) is None:
             why = f"a provider of type {target.dialect.type} cannot be asked in `{api.value}`"
+            found[place] = Bar(BY_API, why, is_certain=True)
+        elif not translates and spoken(target, api) is not api:
+            why = f"it does not speak `{api.value}`, and the asking gateway does not translate"
             found[place] = Bar(BY_API, why, is_certain=True)
         elif (pause := cooldowns.pause(target.id, now)) is not None:
             left = f"for {pause.for_s:.1f} s" if pause.for_s else "one request finds out"

@@ -6,7 +6,7 @@ Owns nothing but caches of what follows from the cluster's state alone; `service
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from coordinator.answers import Answers
@@ -34,7 +34,7 @@ from coordinator.pressure import Pressure
 from coordinator.recent import RecentWork
 from coordinator.route import NO_BARS, Decision, decide
 from coordinator.rules import Bench, Rules, Saturated
-from coordinator.targets import Layout
+from coordinator.targets import ANYWHERE, Layout, Reach
 from coordinator.tokens import Tokenized, TokenState
 from lineside import hashing
 from lineside.clock import Clock
@@ -104,11 +104,11 @@ class Seen:
         """Whether the name means nothing, and no policy makes something of it."""
         return not (self.tokens or self.plan.models)
 
-    def bare(self) -> "Seen":
-        """Return this without the prompt: all that accounts need."""
+    def bare(self, request: Canonical) -> "Seen":
+        """Return this without the prompt: all that accounts need. `request` is bare already."""
         tokens = {model: _bare(each) for model, each in self.tokens.items()}
-        request, tokenized = self.request.bare(), _bare(self.tokenized)
-        return replace(self, request=request, tokens=tokens, tokenized=tokenized)
+        tokenized = _first_known(tokens)
+        return Seen(request, self.bench, self.plan, tokens, tokenized, self.tenant)
 
     def load_tokens(self, model: ModelName) -> int:
         """Return what the request weighs in the queue of a model's engine."""
@@ -171,11 +171,8 @@ class Decider:
             tokens |= await self._tokenize(request, others)
         return Seen(request, bench, plan, tokens, _first_known(tokens), tenant)
 
-    def decide(self, seen: Seen, subset: frozenset[str] | None = None) -> tuple[Decision, Keys]:
-        """Measure and rank. No await: load that is read is load that the caller reserves.
-
-        `subset`: endpoints, or hosts, to choose from; `None`: all.
-        """
+    def decide(self, seen: Seen, reach: Reach = ANYWHERE) -> tuple[Decision, Keys]:
+        """Measure and rank. No await: load that is read is load that the caller reserves."""
         now = self.clock.monotonic()
         self.overlay.expire(now)
         layout, keys = seen.bench.layout, dict[tuple[ModelName, GroupId], Sequence[BlockKey]]()
@@ -207,17 +204,18 @@ class Decider:
         outlook = RequestOutlook(
             seen.bench, self.answers, self.predictor, seen.load_tokens, expected
         )
-        outside = () if subset is None else layout.outside(seen.plan.targets, subset)
-        barred = self._bars(seen, now)
+        subset, targets = reach.subset, seen.plan.targets
+        outside = () if subset is None else layout.outside(targets, subset)
+        barred = self._bars(seen, reach.translates, now)
         return decide(seen.plan, parts, layout, outlook, self.rng, outside, barred), keys
 
-    def _bars(self, seen: Seen, now: float) -> Mapping[int, Bar]:
+    def _bars(self, seen: Seen, translates: bool, now: float) -> Mapping[int, Bar]:
         """Return which providers are out of the running."""
         layout, cooldowns = seen.bench.layout, self.cooldowns
         if not layout.providers:
             return NO_BARS  # nearly always
         there = (place for place in seen.plan.targets if layout.providers >> place & 1)
-        return bars(layout, there, seen.request.api, cooldowns, now)
+        return bars(layout, there, seen.request.api, cooldowns, now, translates)
 
     def welcome(self, engine: Engine) -> None:
         """Note that an engine is new, or back: it is not to be buried by what is cold."""
@@ -291,7 +289,9 @@ def _first_known(tokens: Mapping[ModelName, Tokenized]) -> Tokenized:
 
 
 def _bare(tokenized: Tokenized) -> Tokenized:
-    return tokenized if tokenized.count is None else replace(tokenized, packed=None)
+    if tokenized.count is None:
+        return tokenized
+    return Tokenized(tokenized.state, tokenized.reason, None, tokenized.count)
 
 
 def load_tokens(request: Canonical, tokenized: Tokenized) -> int:

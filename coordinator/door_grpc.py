@@ -3,15 +3,16 @@
 A caller that may not ask gets a gRPC status; a request that cannot be routed is an answer.
 """
 
-from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import grpc
 
 from coordinator.callers import Caller, Callers, NotYours, Shown, Stranger, is_local, tenant_of
+from coordinator.engines import Engine
 from coordinator.limits import Usage
 from coordinator.offers import Offer
-from coordinator.query import Answered, Asked, Queries, Query, Refused
+from coordinator.query import Asked, Queries, Query, Refused
 from coordinator.reports import Event, Report
 from lineside import logs
 from lineside.v1 import router_pb2 as pb
@@ -64,6 +65,7 @@ class RouterServicer(rpc.RouterServicer):
             subset=frozenset(request.subset) if request.subset else None,
             caller=caller.name,
             wants_keys=caller.wants_keys,
+            meters=request.meters,
         )
         return to_wire(await self._queries.ask(query))
 
@@ -88,56 +90,55 @@ async def authenticated(callers: Callers, context: AnyContext) -> Caller:
 
 def shown_by(context: AnyContext) -> Shown:
     """Return what a caller shows of itself: metadata, certificate, address."""
-    said = next((v for k, v in context.invocation_metadata() or () if k == "authorization"), "")
+    said: str | bytes = ""
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization":
+            said = value
     names = context.auth_context().get("x509_common_name", ())
-    name = next(iter(names), None)
+    common = next(iter(names), None)
     return Shown(
         said if isinstance(said, str) else said.decode(errors="surrogateescape"),
-        None if name is None else name.decode(errors="replace"),
-        _is_local(context.peer()),
+        None if common is None else common.decode(errors="replace"),
+        _is_local(context.peer().rpartition(":")[0]),
     )
 
 
+@lru_cache(1024)  # each call is asked about; a gateway has few addresses
 def _is_local(peer: str) -> bool:
-    """Whether a peer, such as `ipv4:127.0.0.1:50002`, is on this machine."""
+    """Whether a peer, such as `ipv4:127.0.0.1`, is on this machine."""
     kind, _, address = peer.partition(":")
-    host = address.rpartition(":")[0].replace("%5B", "").replace("%5D", "")
+    host = address.replace("%5B", "").replace("%5D", "")
     return kind in ("ipv4", "ipv6") and is_local(host)
 
 
 def to_wire(asked: Asked) -> pb.RouteResponse:
-    """Return an answer, or a refusal, as a message."""
+    """Return an answer, or a refusal, as a message.
+
+    Parts are filled in where they belong: a part that is made apart is copied, its body too.
+    """
+    answer = pb.RouteResponse(decision_id=asked.decision_id)
     if isinstance(asked, Refused):
-        refused = pb.Refused(
-            status=asked.status,
-            headers=_headers(asked.headers),
-            body=asked.body,
-            reason=asked.reason,
-        )
-        return pb.RouteResponse(decision_id=asked.decision_id, refused=refused)
-    return pb.RouteResponse(decision_id=asked.decision_id, routed=_routed(asked))
+        refused = answer.refused
+        refused.status, refused.body, refused.reason = asked.status, asked.body, asked.reason
+        for name, value in asked.headers:
+            refused.headers.add(name=name, value=value)
+        return answer
+    first, *others = asked.offers
+    _fill(answer.routed.target, first)
+    for each in others:
+        _fill(answer.routed.fallbacks.add(), each)
+    return answer
 
 
-def _routed(answered: Answered) -> pb.Routed:
-    first, *others = answered.offers
-    return pb.Routed(target=_target(first), fallbacks=[_target(each) for each in others])
-
-
-def _target(offer: Offer) -> pb.Target:
+def _fill(target: pb.Target, offer: Offer) -> None:
     backend = offer.candidate.target
-    return pb.Target(
-        endpoint=backend.endpoint if offer.candidate.type == "engine" else backend.base_url,
-        backend=backend.id,
-        model=offer.candidate.model,
-        set_headers=_headers(offer.set_headers),
-        remove_headers=offer.remove_headers,
-        body=offer.body,
-        url=offer.url,
-    )
-
-
-def _headers(headers: Iterable[tuple[str, str]]) -> Sequence[pb.Header]:
-    return [pb.Header(name=name, value=value) for name, value in headers]
+    is_engine = isinstance(backend, Engine)
+    target.endpoint = backend.endpoint if is_engine else backend.base_url
+    target.backend, target.model, target.url = backend.id, offer.candidate.model, offer.url
+    target.body = offer.body
+    target.remove_headers.extend(offer.remove_headers)
+    for name, value in offer.set_headers:
+        target.set_headers.add(name=name, value=value)
 
 
 def _report(request: pb.ReportRequest, event: Event) -> Report:

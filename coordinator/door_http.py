@@ -39,6 +39,7 @@ from coordinator.refusal import (
 )
 from coordinator.relay import Limit, NotBegun, Relay
 from coordinator.service import Refused, Routed
+from coordinator.targets import Reach
 from coordinator.watch import WatchedService
 from lineside import logs
 
@@ -162,7 +163,7 @@ class Door:
         subset = await self._holding.subset(canonical.previous_response, ANONYMOUS)
         if not (subset is None or isinstance(subset, frozenset)):
             return self._refused(call, subset)
-        routed = await self._service.route(canonical, ANONYMOUS, call.id, subset)
+        routed = await self._service.route(canonical, ANONYMOUS, call.id, Reach(subset))
         if isinstance(routed, Refused):
             return call.refusal(routed.refusal, routed.record.id)
         relay = Relay(self._service, call, routed, self._holding.holders)

@@ -34,6 +34,7 @@ class _Ask(msgspec.Struct, forbid_unknown_fields=True):
     headers: dict[str, str] = {}
     tenant: str = ""
     subset: list[str] | None = None
+    meters: bool = False
 
 
 class _Tell(msgspec.Struct, forbid_unknown_fields=True):
@@ -94,6 +95,7 @@ class JsonDoor:
             subset=None if asked.subset is None else frozenset(asked.subset),
             caller=caller.name,
             wants_keys=caller.wants_keys,
+            meters=asked.meters,
         )
         return _json(to_json(await self._queries.ask(query)))
 

@@ -177,9 +177,16 @@ class Part:
         ]
 
     def candidate(
-        self, number: int, stage: str = "", dropped_by: str = "", why: str = ""
+        self,
+        number: int,
+        stage: str = "",
+        dropped_by: str = "",
+        why: str = "",
+        e2e_s: float | None = None,
+        price: float | None = None,
+        pools: frozenset[str] = frozenset(),
     ) -> Candidate:
-        """Return a runner as the decision saw it."""
+        """Return a runner as the decision saw it, with what is known of it beside."""
         view, prompt = self.field.views[number], self.facts.prompt_tokens
         overlap, ahead = self.overlap[number], self.ahead[number]
         return Candidate(
@@ -198,6 +205,9 @@ class Part:
             running=self.outstanding[number] - self.queues[number].queued,
             is_full=self.ranking[number] != self.cost[number],
             predicted_ttft_s=self.value(Measure.PREDICTED_TTFT, number),
+            predicted_e2e_s=e2e_s,
+            price=price,
+            pools=pools,
             stage=stage,
             dropped_by=dropped_by,
             why=why,

@@ -24,6 +24,7 @@ from coordinator.readiness import CODES, Readiness
 from coordinator.records import Record
 from coordinator.refusal import Refusal
 from coordinator.service import Refused, Routed, Service
+from coordinator.targets import ANYWHERE, Reach
 from lineside.ids import EngineId, GroupId, TenantId
 
 CACHE_STATES = (
@@ -154,10 +155,10 @@ class MeteredService(Service):
         request: Canonical,
         tenant: TenantId,
         request_id: str,
-        subset: frozenset[str] | None = None,
+        reach: Reach = ANYWHERE,
     ) -> Routed | Refused:
         started = self.clock.monotonic()
-        answer = await super().route(request, tenant, request_id, subset)
+        answer = await super().route(request, tenant, request_id, reach)
         self._metrics.decided(answer.record, self.clock.monotonic() - started)
         return answer
 

@@ -31,6 +31,7 @@ from coordinator.refusal import (
 from coordinator.reports import Reports
 from coordinator.service import Refused as ServiceRefused
 from coordinator.service import Routed
+from coordinator.targets import Reach
 from coordinator.watch import WatchedService
 from lineside import logs
 from lineside.ids import TenantId
@@ -73,6 +74,8 @@ class Query:
     """The gateway is to be given the credentials of backends."""
     fallbacks: int = FALLBACKS
     """How many it can make use of."""
+    translates: bool = False
+    """The gateway's door puts answers of other APIs into the client's."""
     meters: bool = True
     """Streams are to report usage: the gateway takes out what the client has not asked for."""
 
@@ -147,7 +150,8 @@ class Queries:
         subset = await self._holding.subset(goes_on, query.tenant, query.subset)
         if not (subset is None or isinstance(subset, frozenset)):
             return self.refuse(query, subset)
-        routed = await self._service.route(read, query.tenant, request_id, subset)
+        reach = Reach(subset, query.translates)
+        routed = await self._service.route(read, query.tenant, request_id, reach)
         if isinstance(routed, ServiceRefused):
             return self._refused(query, routed.refusal, request_id, routed.record.id)
         # No await from here on: what has a lease gets into the table.

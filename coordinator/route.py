@@ -5,7 +5,7 @@ Candidates are made for those who look at one: the winner, its fallbacks, a reco
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Protocol
@@ -121,23 +121,21 @@ class Decision:
     def _at(self, place: int, stage: str = "", dropped_by: str = "", why: str = "") -> Candidate:
         part, number = self.columns.at(place)
         target = self.layout.inventory.targets[place]
+        e2e_s = self.columns.value(Measure.PREDICTED_E2E, place)
+        price = self.columns.value(Measure.COST, place)
         if part is not None:
-            candidate = part.candidate(number, stage, dropped_by, why)
-        else:
-            candidate = Candidate(
-                self.layout.backends[place],
-                target.model,
-                cost=None,
-                predicted_ttft_s=self.columns.value(Measure.PREDICTED_TTFT, place),
-                stage=stage,
-                dropped_by=dropped_by,
-                why=why,
-            )
-        return replace(
-            candidate,
-            predicted_e2e_s=self.columns.value(Measure.PREDICTED_E2E, place),
-            price=self.columns.value(Measure.COST, place),
+            return part.candidate(number, stage, dropped_by, why, e2e_s, price, target.pools)
+        return Candidate(
+            self.layout.backends[place],
+            target.model,
+            cost=None,
+            predicted_ttft_s=self.columns.value(Measure.PREDICTED_TTFT, place),
+            predicted_e2e_s=e2e_s,
+            price=price,
             pools=target.pools,
+            stage=stage,
+            dropped_by=dropped_by,
+            why=why,
         )
 
 
@@ -156,8 +154,8 @@ def decide(
 ) -> Decision:
     """Let the policies choose among what was measured; equal costs come in random order.
 
-    `outside`: places that cannot be chosen, whatever policies say. `bars`: nor these, but those that
-    are not certain are where the policies find nothing else.
+    `outside`: places that cannot be chosen, whatever policies say. `bars`: nor these, but those
+    that are not certain are where the policies find nothing else.
     """
     out, outside = 0, tuple(outside)
     for place in outside:

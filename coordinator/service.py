@@ -42,6 +42,7 @@ from coordinator.routed import Refused as Refused
 from coordinator.routed import Routed as Routed
 from coordinator.routed import rest_of
 from coordinator.tagging import Tagger
+from coordinator.targets import ANYWHERE, Reach
 from coordinator.tokens import Tokenized
 from coordinator.unserved import why_unserved
 from lineside.clock import Clock
@@ -104,11 +105,11 @@ class Service:
         request: Canonical,
         tenant: TenantId,
         request_id: str,
-        subset: frozenset[str] | None = None,
+        reach: Reach = ANYWHERE,
     ) -> Routed | Refused:
         """Choose a backend and take a lease on it. Every `Routed` must be ended by its door.
 
-        `subset`: endpoints, or hosts, to choose from; `None`: all.
+        `reach`: what backends there are to choose from.
         """
         started = self.clock.monotonic()
         record = self._record(request, tenant, request_id)
@@ -120,7 +121,7 @@ class Service:
         if isinstance(granted, OverLimit):
             return self._refuse(record, granted)
         # From here to the lease there is no await: load that is read is the load that is reserved.
-        decision, keys = self._decide(record, seen, subset)
+        decision, keys = self._decide(record, seen, reach)
         if unserved := why_unserved(request.model, decision, self.shed_wait_s):
             self.limiter.refund(granted)
             return self._refuse(record, unserved)
@@ -220,7 +221,7 @@ class Service:
         self.inflight.expect(lease, due)
         routed.request, routed.body = routed.request.bare(), b""
         if routed.seen is not None:
-            routed.seen = routed.seen.bare()
+            routed.seen = routed.seen.bare(routed.request)
 
     def went_on(self, routed: Routed, failed: Attempt, to: Candidate) -> bool:
         """Note that a gateway took a fallback by itself; return whether that can be."""
@@ -312,10 +313,8 @@ class Service:
             return NoEngineReady(model)
         return UnknownModel(model, tuple(sorted(seen.bench.layout.inventory.models)))
 
-    def _decide(
-        self, record: Record, seen: Seen, subset: frozenset[str] | None = None
-    ) -> tuple[Decision, Keys]:
-        decision, keys = self.decider.decide(seen, subset)
+    def _decide(self, record: Record, seen: Seen, reach: Reach = ANYWHERE) -> tuple[Decision, Keys]:
+        decision, keys = self.decider.decide(seen, reach)
         record.decision, verdict = decision, decision.verdict
         record.policy, record.rule = verdict.source.policy, verdict.source.rule
         record.stage = verdict.source.part

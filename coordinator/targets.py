@@ -13,6 +13,19 @@ from policies.model import BackendType
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """Which backends whoever sends a request on can make use of."""
+
+    subset: frozenset[str] | None = None
+    """Endpoints, or hosts with all their ports; `None`: all."""
+    translates: bool = True
+    """It puts answers into the client's API."""
+
+
+ANYWHERE = Reach()
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """An inventory, and the backend at each of its places."""
 

@@ -17,6 +17,7 @@ from coordinator.limits import Usage
 from coordinator.metrics import MeteredService, Metrics
 from coordinator.refusal import KEY_REFUSED, Refusal, UpstreamBroken, UpstreamTimeout
 from coordinator.service import Refused, Routed
+from coordinator.targets import ANYWHERE, Reach
 from lineside.ids import EngineId, TenantId
 
 NOT_TAKEN = frozenset({429, 503, 529, *KEY_REFUSED})
@@ -40,9 +41,9 @@ class WatchedService(MeteredService):
         request: Canonical,
         tenant: TenantId,
         request_id: str,
-        subset: frozenset[str] | None = None,
+        reach: Reach = ANYWHERE,
     ) -> Routed | Refused:
-        answer = await super().route(request, tenant, request_id, subset)
+        answer = await super().route(request, tenant, request_id, reach)
         # No await since the lease was taken: a trial is taken by one request alone.
         if isinstance(answer, Routed):
             self._judge(answer.target).sent(answer.target.id, self.clock.monotonic())

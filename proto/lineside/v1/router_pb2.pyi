@@ -16,20 +16,22 @@ class Header(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class RouteRequest(_message.Message):
-    __slots__ = ("method", "path", "headers", "body", "tenant", "subset")
+    __slots__ = ("method", "path", "headers", "body", "tenant", "subset", "meters")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     SUBSET_FIELD_NUMBER: _ClassVar[int]
+    METERS_FIELD_NUMBER: _ClassVar[int]
     method: str
     path: str
     headers: _containers.RepeatedCompositeFieldContainer[Header]
     body: bytes
     tenant: str
     subset: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, method: _Optional[str] = ..., path: _Optional[str] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., body: _Optional[bytes] = ..., tenant: _Optional[str] = ..., subset: _Optional[_Iterable[str]] = ...) -> None: ...
+    meters: bool
+    def __init__(self, method: _Optional[str] = ..., path: _Optional[str] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., body: _Optional[bytes] = ..., tenant: _Optional[str] = ..., subset: _Optional[_Iterable[str]] = ..., meters: bool = ...) -> None: ...
 
 class RouteResponse(_message.Message):
     __slots__ = ("decision_id", "routed", "refused")
