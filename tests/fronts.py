@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ from openai import AsyncOpenAI
 from coordinator.config import EngineSpec
 from tests import gateways
 from tests.actors import Actor, acting
+from tests.doors import Sim
 from tests.envoy_front import behind_envoy
 from tests.envoys import needs_envoy
 from tests.gateways import Running, until
@@ -31,6 +32,9 @@ SECRET = "clients-own-secret"
 
 UPSTREAM = "vendor.model-v1:0"
 PROVIDER_KEY = "providers-key"
+
+EMBEDDER = "embedder"
+"""The model of a simulated engine that embeds."""
 
 KINDS = {"gpt": "OpenAI", "claude": "Anthropic", "nova": "Bedrock"}
 """Models that providers serve, each of one type."""
@@ -71,6 +75,12 @@ class Front:
     anthropic: AsyncAnthropic
     tries_503: bool = False
     """A gateway in front tries three more times by itself where an engine answers 503."""
+    engines: list[Sim] = field(default_factory=list)
+    """Behind it, if they are simulated ones that generate."""
+
+    async def working(self) -> int:
+        """Return how many requests the engines work on."""
+        return sum([await engine.open() for engine in self.engines])
 
     async def records(self) -> list[dict[str, Any]]:
         """Return the decisions, the latest first."""

@@ -1,13 +1,27 @@
 """Engines and doors that several files share the making of."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+import simulate
+from coordinator.config import EngineSpec
 from tests import simulated
 from tests.doors import Sim
-from tests.fronts import DOORS, Stage, stage
+from tests.fronts import DOORS, EMBEDDER, Front, Stage, front_of, opened, stage
+
+FOLDER = Path(simulate.__file__).parent / "model"
+KEEPING = (
+    "--faults",
+    "--no-kv-events",
+    "--store-responses",
+    "--blocks",
+    "2000",
+    "--answer-tokens",
+    "30",
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +65,24 @@ def staged(running_stage: Stage) -> Stage:
     for actor in (running_stage.engine, *running_stage.providers.values()):
         actor.rest()
     return running_stage
+
+
+@pytest.fixture(scope="module")
+def keepers() -> Iterator[tuple[str, str, str]]:
+    """Simulated engines' addresses: two that keep responses, and one that embeds."""
+    named = ("--served-model-name", EMBEDDER)
+    with (
+        simulated.engine(*KEEPING) as one,
+        simulated.engine(*KEEPING) as two,
+        simulated.engine("--no-kv-events", "--pooling", *named) as embedder,
+    ):
+        yield one["http"], two["http"], embedder["http"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(door: str, keepers: tuple[str, str, str]) -> AsyncIterator[Front]:
+    """Clients of a door to simulated engines."""
+    specs = [EngineSpec(url=f"http://{each}", tokenizer=str(FOLDER)) for each in keepers]
+    async with opened(door, specs, {}) as (running, url), front_of(running, url) as front:
+        front.engines = [Sim(each) for each in keepers[:2]]
+        yield front
