@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from cli import admin
+from cli import admin, members
 from cli.admin import Listener, ask
 from cli.children import CouldNotRun
 from cli.commands import Subcommands
@@ -59,6 +59,7 @@ def add_to(commands: Subcommands) -> None:
     )
     admin.add_options(policies)
     policies.set_defaults(run=lambda arguments: asyncio.run(_policies(arguments)))
+    members.add_to(things)
     decisions = things.add_parser(
         "decisions",
         help="recent decisions, or one of them explained",

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cli import demo, doctor, get, policy, processes, replay, route, sim, up
+from cli import demo, doctor, get, policy, processes, replay, route, sim, store, up
 from cli.admin import Refused
 from cli.children import CouldNotRun
 from cli.parsing import Parser
@@ -27,7 +27,7 @@ def parser() -> Parser:
     commands = top.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", required=True
     )
-    for module in (demo, up, doctor, get, route, policy, replay, processes, sim):
+    for module in (demo, up, doctor, get, route, policy, replay, store, processes, sim):
         module.add_to(commands)
     return top
 

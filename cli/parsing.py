@@ -18,6 +18,13 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=WIDTH)
 
+    def add_argument(self, action: argparse.Action) -> None:
+        """Note an argument's width, for commands with the two columns that indent them."""
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            names = [len(name) for name in action.choices]
+            self._action_max_length = max(self._action_max_length, *names, 0) + 2
+
 
 class Parser(argparse.ArgumentParser):
     """A command. Options are never abbreviated: a new one would change what a script means."""

@@ -70,7 +70,7 @@ def add_to(commands: Subcommands) -> None:
         default="memory",
         type=_store,
         metavar="sqlite:PATH",
-        help="keep state over restarts (default: memory)",
+        help="keep state over restarts (or etcd:URL; default: memory)",
     )
     command.add_argument(
         "--resources",
@@ -169,8 +169,9 @@ def _address(text: str) -> str:
 
 
 def _store(text: str) -> str:
-    if text != "memory" and not (text.startswith("sqlite:") and text != "sqlite:"):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a store: write memory or sqlite:PATH")
+    if (text != "memory" and not text.startswith(("sqlite:", "etcd:http"))) or text == "sqlite:":
+        known = "write memory, sqlite:PATH or etcd:http://HOST:PORT,..."
+        raise argparse.ArgumentTypeError(f"`{text}` is not a store: {known}")
     return text
 
 

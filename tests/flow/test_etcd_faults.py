@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from coordinator.stores.etcd import EtcdStore
 from coordinator.tenure import Tenure
 from lineside.clock import SystemClock
 from tests import etcds
+from tests.etcds import until
 from tests.proxies import proxy
 
 pytestmark = [pytest.mark.flow, etcds.needs_etcd]
@@ -41,15 +42,6 @@ async def running(*parts: object) -> AsyncIterator[None]:
         yield
         for task in made:
             task.cancel()
-
-
-async def until(holds: Callable[[], bool], limit_s: float = 10.0) -> float:
-    """Wait until something holds; return how long that took."""
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < limit_s
-        await asyncio.sleep(0.01)
-    return time.monotonic() - began
 
 
 async def collect(store: Store, after: int, seen: list[Change]) -> None:

@@ -1,0 +1,64 @@
+"""`lineside get members`: who belongs to the cluster, as one coordinator sees it."""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from cli import admin
+from cli.commands import Subcommands
+from cli.shown import console, moment, seconds, table, text
+
+
+def add_to(things: Subcommands) -> None:
+    """Add what `get` gets."""
+    members = things.add_parser(
+        "members",
+        help="coordinators and agents, and who misses whom",
+        description="Show the coordinators that share a store, and whom each agent reports to.",
+    )
+    admin.add_options(members)
+    members.set_defaults(run=lambda arguments: asyncio.run(_members(arguments)))
+
+
+async def _members(arguments: argparse.Namespace) -> int:
+    said = await admin.ask(admin.listener(arguments), "/debug/members", dict)
+    if arguments.json:
+        sys.stdout.write(json.dumps(said) + "\n")
+    else:
+        console().print(members_shown(said, time.time()))
+    return 0
+
+
+def members_shown(said: Mapping[str, Any], now: float) -> Group:
+    """Return the tables of coordinators and of agents."""
+    parts: list[Any] = []
+    coordinators = table("coordinator", "release", "up since (UTC)", "up", "http", "grpc", "admin")
+    for each in said["coordinators"]:
+        mark = " (this one)" if each["id"] == said["me"] else ""
+        listening = each["listening"]
+        coordinators.add_row(
+            text(each["id"]) + mark,
+            text(each["version"]),
+            moment(each["since"]),
+            seconds(max(0.0, now - each["since"])),
+            *(text(listening.get(name)) for name in ("http", "grpc", "admin")),
+        )
+    parts.append(coordinators if coordinators.row_count else Text("no coordinator is known"))
+    agents = table("agent of node", "connected to", "misses")
+    for each in said["agents"]:
+        agents.add_row(
+            text(each["node"]),
+            text(", ".join(each["coordinators"])),
+            text(", ".join(each["missing"])),
+        )
+    parts += [Text(""), agents if agents.row_count else Text("no agent is connected")]
+    if said.get("store_away"):
+        parts.append(Text(f"the store is away, so this may be old: {text(said['store_away'])}"))
+    return Group(*parts)
