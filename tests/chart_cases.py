@@ -1,0 +1,137 @@
+"""Values to render the chart with, and values that it must refuse."""
+
+from typing import Any
+
+ENGINES = [
+    {"url": "http://vllm-0.vllm.inference.svc:8000", "node": "node-a"},
+    {
+        "url": "http://vllm-1.vllm.inference.svc:8000",
+        "node": "node-b",
+        "api_key_file": "/etc/lineside/secrets/vllm/key",
+        "gpus": ["GPU-0f8b6e1a-77c4-4f1d-8f0e-3b1a9d2c4e55"],
+    },
+]
+GATEWAYS = {"allowed": [{"name": "envoy", "token_file": "/etc/lineside/secrets/envoy/token"}]}
+POLICY = """\
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferencePolicy
+metadata: { name: all }
+spec: { rules: [ { name: all, route: {} } ] }
+"""
+
+GOOD: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "engines, keys and policies": {
+        "coordinator": {
+            "config": {"engines": ENGINES, "drain_s": 60, "timeouts": {"total_s": 600}},
+            "secrets": ["vllm"],
+            "resources": {"all.yaml": POLICY},
+            "env": [
+                {
+                    "name": "OPENAI_KEY",
+                    "valueFrom": {"secretKeyRef": {"name": "openai", "key": "key"}},
+                }
+            ],
+        }
+    },
+    "policies of one's own": {"coordinator": {"resourcesConfigMap": "policies"}},
+    "tokens in the release": {
+        "tokens": {"create": True, "agentToken": "a", "adminToken": "b", "secret": "mine"}
+    },
+    "gateways, self-signed": {
+        "coordinator": {
+            "route": {"enabled": True},
+            "config": {"gateways": GATEWAYS},
+            "secrets": ["envoy"],
+        }
+    },
+    "gateways, a secret": {
+        "coordinator": {
+            "route": {"enabled": True, "tls": {"source": "secret", "secret": "tls"}},
+            "config": {"gateways": GATEWAYS},
+            "secrets": ["envoy"],
+        }
+    },
+    "gateways, cert-manager": {
+        "coordinator": {
+            "route": {
+                "enabled": True,
+                "tls": {"source": "cert-manager", "issuer": {"name": "ca", "kind": "Issuer"}},
+            },
+            "config": {"gateways": GATEWAYS},
+            "secrets": ["envoy"],
+        }
+    },
+    "a volume": {"coordinator": {"persistence": {"enabled": True, "storageClass": "fast"}}},
+    "no agents": {"agent": {"enabled": False}, "monitoring": {"enabled": True}},
+    "everything about pods": {
+        "images": {"tag": "1.2.3", "pullSecrets": ["registry"], "pullPolicy": "Always"},
+        "coordinator": {
+            "nodeSelector": {"pool": "system"},
+            "tolerations": [{"key": "system", "operator": "Exists"}],
+            "podAnnotations": {"a": "b"},
+            "service": {"type": "LoadBalancer", "annotations": {"lb": "internal"}},
+            "preStopSeconds": 0,
+            "spread": {"topologyKeys": []},
+        },
+        "agent": {
+            "gpu": {"runtimeClass": "nvidia"},
+            "nodeSelector": {"nvidia.com/gpu.present": "true"},
+            "priorityClass": "system-node-critical",
+            "checkpoints": False,
+            "config": {"scrape_busy_s": 0.25},
+            "podAnnotations": {"a": "b"},
+            "extraVolumes": [{"name": "ipc", "hostPath": {"path": "/run/vllm"}}],
+            "extraVolumeMounts": [{"name": "ipc", "mountPath": "/run/vllm"}],
+        },
+    },
+    "a closed network": {
+        "networkPolicies": {
+            "clients": [{"namespaceSelector": {"matchLabels": {"team": "a"}}}],
+            "gateways": [{"namespaceSelector": {"matchLabels": {"team": "gw"}}}],
+            "monitoring": [{"namespaceSelector": {"matchLabels": {"team": "mon"}}}],
+            "engines": {"selector": {"app": "vllm"}},
+        },
+        "monitoring": {"enabled": True, "interval": "30s", "labels": {"release": "prom"}},
+    },
+    "no policies of the network": {"networkPolicies": {"enabled": False}},
+}
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "coordinators without a shared store": (
+        {"coordinator": {"replicas": 2}},
+        "several coordinators need a store that they share",
+    ),
+    "growth without a shared store": (
+        {"coordinator": {"autoscaling": {"enabled": True}}},
+        "several coordinators need a store that they share",
+    ),
+    "tokens that nobody gave": (
+        {"tokens": {"create": True}},
+        "tokens.create needs tokens.agentToken and tokens.adminToken",
+    ),
+    "two sources of policies": (
+        {"coordinator": {"resources": {"a.yaml": ""}, "resourcesConfigMap": "b"}},
+        "not both",
+    ),
+    "gateways that nobody named": (
+        {"coordinator": {"route": {"enabled": True}}},
+        "coordinator.config.gateways.allowed",
+    ),
+    "an issuer that nobody named": (
+        {
+            "coordinator": {
+                "route": {"enabled": True, "tls": {"source": "cert-manager"}},
+                "config": {"gateways": GATEWAYS},
+            }
+        },
+        "needs coordinator.route.tls.issuer.name",
+    ),
+    "a listener of one's own": ({"coordinator": {"config": {"http": ":80"}}}, "http"),
+    "a word that there is not": ({"coordinator": {"replica": 1}}, "replica"),
+    "a wrong type": ({"coordinator": {"replicas": "two"}}, "replicas"),
+    "a policy in a file that is not read": (
+        {"coordinator": {"resources": {"policy.txt": ""}}},
+        "policy.txt",
+    ),
+}

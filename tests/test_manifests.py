@@ -1,0 +1,174 @@
+"""The plain manifests and the chart's values, as committed; what needs Helm is in tests/cluster."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent.config import AgentConfig
+from coordinator.config import Config
+from lineside.schema import settings_of
+from lineside.settings import read
+from tests.generators import manifests
+
+ROOT = Path(__file__).parent.parent
+GENERATE = manifests()
+CHART = ROOT / "deploy" / "charts" / "lineside"
+RENDERED = [
+    ROOT / "deploy" / "coordinator.yaml",
+    ROOT / "deploy" / "monitoring" / "coordinator.yaml",
+    ROOT / "daemonset" / "agent.yaml",
+    ROOT / "daemonset" / "monitoring" / "agent.yaml",
+]
+SETTINGS: dict[str, Any] = {"coordinator": Config, "agent": AgentConfig}
+
+
+def documents(path: Path) -> list[Any]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def pods() -> Iterator[tuple[str, Any]]:
+    """Yield each component with its pod template's spec."""
+    for path, component in ((RENDERED[0], "coordinator"), (RENDERED[2], "agent")):
+        for each in documents(path):
+            if each["kind"] in ("Deployment", "DaemonSet"):
+                yield component, each["spec"]["template"]["spec"]
+
+
+PODS = dict(pods())
+
+
+@pytest.mark.parametrize("path", RENDERED, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_the_plain_manifests_are_of_this_chart(path: Path) -> None:
+    head = f"{GENERATE.WRITTEN}{GENERATE.RENDERED}{GENERATE.chart_digest()}.\n"
+    assert path.read_text().startswith(head), "run `make manifests`"
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), list(GENERATE.bills()), ids=lambda e: getattr(e, "name", "")
+)
+def test_images_are_made_of_the_lock(path: Path, text: str) -> None:
+    assert path.read_text() == text, "run `make manifests`"
+
+
+@pytest.mark.parametrize("extra", ["agent", "coordinator"])
+def test_an_image_holds_what_its_process_needs_and_no_more(extra: str) -> None:
+    held = set(
+        re.findall(r"^(\S+)==", (ROOT / "deploy/images" / f"{extra}.lock").read_text(), re.M)
+    )
+    other = {
+        "agent": {"tokenizers", "fastokens", "jinja2"},
+        "coordinator": {"pyzmq", "nvidia-ml-py"},
+    }
+    own = {"agent": {"pyzmq", "nvidia-ml-py"}, "coordinator": {"tokenizers", "jinja2", "botocore"}}
+    assert own[extra] | {"grpcio", "msgspec", "aiohttp"} <= held
+    assert not held & (other[extra] | {"pytest", "rich", "mypy", "grpcio-tools"})
+
+
+def test_a_kustomization_names_what_lies_beside_it() -> None:
+    for folder in (
+        "deploy",
+        "deploy/crds",
+        "deploy/monitoring",
+        "daemonset",
+        "daemonset/monitoring",
+    ):
+        (said,) = documents(ROOT / folder / "kustomization.yaml")
+        beside = {p.name for p in (ROOT / folder).glob("*.yaml")} - {"kustomization.yaml"}
+        assert set(said["resources"]) == beside
+
+
+@pytest.mark.parametrize("component", SETTINGS)
+def test_a_process_takes_its_configuration(component: str) -> None:
+    path = RENDERED[0] if component == "coordinator" else RENDERED[2]
+    (said,) = (each["data"] for each in documents(path) if each["kind"] == "ConfigMap")
+    ((name, text),) = said.items()
+    environ = {each["name"]: "x" for each in PODS[component]["containers"][0]["env"]}
+    config = read(SETTINGS[component], text.encode(), name, environ)
+    assert isinstance(config, SETTINGS[component]), config
+    ports = {str(each["containerPort"]) for each in PODS[component]["containers"][0]["ports"]}
+    listening = {text.rpartition(":")[2] for text in _listeners(config)}
+    assert listening == ports
+
+
+def _listeners(config: Any) -> Iterator[str]:
+    for name in ("http", "grpc", "admin", "route", "metrics"):
+        if address := getattr(config, name, None):
+            yield address
+
+
+@pytest.mark.parametrize("component", SETTINGS)
+def test_a_container_has_no_more_rights_than_it_needs(component: str) -> None:
+    pod = PODS[component]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["requests"] and container["resources"]["limits"]
+
+
+@pytest.mark.parametrize("component", SETTINGS)
+def test_variables_are_settings(component: str) -> None:
+    known = {setting.variable for setting in settings_of(SETTINGS[component])}
+    env = [each["name"] for each in PODS[component]["containers"][0]["env"]]
+    ours = {name for name in env if name.startswith("LINESIDE_")}
+    assert ours and ours <= known
+
+
+def test_there_is_time_to_drain() -> None:
+    config = Config(transport="plaintext")
+    stop = PODS["coordinator"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    needed = int(stop[1]) + config.drain_s + config.gateways.leave_s
+    assert PODS["coordinator"]["terminationGracePeriodSeconds"] > needed
+
+
+def test_the_metric_to_scale_by_exists() -> None:
+    scaled = re.search(
+        r"metric: \{ name: (\w+) \}", (CHART / "templates/coordinator.yaml").read_text()
+    )
+    assert scaled and f"`{scaled[1]}`" in (ROOT / "docs" / "operations.md").read_text()
+
+
+def _values(node: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield each value's path; free-form mappings are one value."""
+    if isinstance(node, dict) and node and at not in FREE:
+        for key, inner in node.items():
+            yield from _values(inner, (*at, key))
+    else:
+        yield at
+
+
+FREE = {("coordinator", "resourceRequests"), ("agent", "resourceRequests")}
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+
+
+def test_every_value_has_its_meaning_above_it() -> None:
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    for path in _values(VALUES):
+        pattern = re.compile(rf"^{'  ' * (len(path) - 1)}{path[-1]}:")
+        found = [n for n, line in enumerate(lines) if pattern.match(line)]
+        assert found and all(lines[n - 1].strip().startswith("#") for n in found), path
+
+
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    def known(schema: Any, node: Any, at: tuple[str, ...]) -> None:
+        if schema.get("additionalProperties") is False:
+            assert node.keys() == schema["properties"].keys() - {"global"}, at
+            for key, inner in node.items():
+                known(schema["properties"][key], inner, (*at, key))
+        else:
+            assert at in {path[: len(at)] for path in _values(VALUES)}
+
+    known(SCHEMA, VALUES, ())
