@@ -83,7 +83,7 @@ class ProviderViews(Collector):
         """Read everything."""
         now = self._service.clock.monotonic()
         inflight = GaugeMetricFamily(
-            "lineside_provider_inflight", "Requests in flight", labels=["provider"]
+            "lineside_provider_inflight", "Requests in flight at the provider", labels=["provider"]
         )
         cooldown = GaugeMetricFamily(
             "lineside_provider_cooldown",
