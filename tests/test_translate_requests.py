@@ -444,7 +444,7 @@ def test_fields_of_a_chat_are_put_to_anthropic(asked: Json, expected: Json) -> N
             {"tools": TOOLS, "tool_choice": {"type": "none"}},
             {"tools": CHAT_TOOLS, "tool_choice": "none"},
         ),
-        pytest.param({"service_tier": "auto"}, {}),
+        pytest.param({"service_tier": "auto", "context_management": {"edits": []}}, {}),
     ],
 )
 def test_fields_of_a_message_are_put_to_a_chat(asked: Json, expected: Json) -> None:

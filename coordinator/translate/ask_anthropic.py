@@ -125,7 +125,14 @@ class _Body(msgspec.Struct):
 LEFT_OUT = frozenset(
     {
         *("service_tier", "speed", "inference_geo", "cache_control", "diagnostics"),
-        *("user_profile_id", "cache_salt", "vllm_xargs", "chat_template_kwargs", "session_id"),
+        *(
+            "user_profile_id",
+            "context_management",
+            "cache_salt",
+            "vllm_xargs",
+            "chat_template_kwargs",
+            "session_id",
+        ),
         *("priority", "request_id", "kv_transfer_params", "ec_transfer_params"),
     }
 )
