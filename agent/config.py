@@ -24,6 +24,10 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     coordinators: Annotated[tuple[Address, ...], Meta(min_length=1)]
     """gRPC addresses of the coordinators; one stream is kept to each."""
 
+    resolve: bool = False
+    """Keep a stream to every address that these names have at the moment, as a headless Service's
+    has of all its pods. `false`: one to each name."""
+
     transport: Literal["plaintext"]
     """How the streams are protected. The only choice for now, so it has to be named."""
 

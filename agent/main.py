@@ -20,6 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from agent.assignment import AssignedEngine
 from agent.checkpoint import Checkpoints
 from agent.config import AgentConfig
+from agent.coordinators import Coordinators, addresses_of
 from agent.gpu import GpuReader
 from agent.metrics import AgentMetrics, watch_lag
 from agent.node import Node
@@ -69,19 +70,16 @@ async def run(config: AgentConfig, stop: asyncio.Event, announce: process.Announ
             pauses = Pauses(config.scrape_busy_s, config.scrape_idle_s)
             kept = Checkpoints(Path(config.checkpoint_dir)) if config.checkpoint_dir else None
             node = Node(tasks, clock, session, _subscriber, GpuReader().read, pauses, kept)
-            reporters = {
-                address: Reporter(address, NodeId(config.node), life, config.token, node, clock)
-                for address in config.coordinators
-            }
-            for address, reporter in reporters.items():
-                tasks.create_task(reporter.run(), name=f"report to {address}")
 
-            def streams() -> dict[str, bool]:
-                return {address: reporter.connected for address, reporter in reporters.items()}
+            def stream_to(address: str) -> Reporter:
+                return Reporter(address, NodeId(config.node), life, config.token, node, clock)
 
-            metrics = AgentMetrics(registry, node, streams, clock)
+            lookup = addresses_of if config.resolve else None
+            coordinators = Coordinators(config.coordinators, tasks, stream_to, clock, lookup)
+            tasks.create_task(coordinators.run(), name="coordinators")
+            metrics = AgentMetrics(registry, node, coordinators.streams, clock)
             tasks.create_task(watch_lag(metrics, clock), name="loop lag")
-            async with _serving(_application(registry, node, streams), listener):
+            async with _serving(_application(registry, node, coordinators.streams), listener):
                 announce({"metrics": _address(listener, config.metrics)})
                 await stop.wait()
             log.info("stopping")

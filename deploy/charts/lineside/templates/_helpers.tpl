@@ -61,7 +61,7 @@ capabilities: { drop: [ALL] }
 
 {{- define "lineside.agentConfig" -}}
 {{- $coordinators := list (printf "%s-agents.%s.svc:9001" (include "lineside.name" .) .Release.Namespace) }}
-{{- $own := dict "transport" "plaintext" "coordinators" $coordinators "metrics" "0.0.0.0:9091" }}
+{{- $own := dict "transport" "plaintext" "coordinators" $coordinators "resolve" true "metrics" "0.0.0.0:9091" }}
 {{- if .Values.agent.checkpoints }}
 {{- $_ := set $own "checkpoint_dir" "/var/lib/lineside" }}
 {{- end }}
