@@ -273,7 +273,8 @@ def _chat(api: Api, body: dict[str, Any]) -> Mapping[str, Any]:
     """Return a body in the form of an OpenAI chat, where it holds a conversation."""
     match api:
         case Api.ANTHROPIC_MESSAGES:
-            messages_of(body)  # what is wrong is said in the words of the client's own API
+            if not body.get("messages"):  # its system alone would make a chat
+                messages_of(body)
             return chat_form(api, body)
         case Api.OPENAI_RESPONSES:
             return chat_form(api, {k: v for k, v in body.items() if k != "previous_response_id"})

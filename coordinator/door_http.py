@@ -18,7 +18,7 @@ from coordinator.asides import Asides
 from coordinator.attempts import Attempt, Repeat
 from coordinator.attempts import Fault as ProviderFault
 from coordinator.calls import ANONYMOUS, JSON, Call, joined
-from coordinator.canonical import BadRequest, Canonical, parse
+from coordinator.canonical import BadRequest, Canonical
 from coordinator.config import Timeouts
 from coordinator.cross_origin import CrossOrigin
 from coordinator.discovery import NOT_ASKED
@@ -27,6 +27,7 @@ from coordinator.door_counts import CountsDoor
 from coordinator.door_models import ModelsDoor
 from coordinator.door_responses import ResponsesDoor
 from coordinator.holding import Holding
+from coordinator.parsing import parsed
 from coordinator.refusal import (
     BodyTimeout,
     BodyTooLarge,
@@ -151,7 +152,7 @@ class Door:
             return self._refused(call, body)
         api = api_of(call.request.path)
         assert api is not None  # the router knows no others
-        canonical = parse(api, joined(call.request.headers.items()), body)
+        canonical = await parsed(api, joined(call.request.headers.items()), body)
         if isinstance(canonical, BadRequest):
             return self._refused(call, canonical)
         await self._first_look(canonical.model)
