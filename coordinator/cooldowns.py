@@ -1,8 +1,9 @@
 """Which providers get no requests for now: those that say so, that fail, or refuse our key. Pure.
 
 A provider is heard of through requests alone, so every pause ends by itself: then one request may
-find out, and the others wait for what becomes of it. Written by the service's wrapper, read by
-decisions. Times are the coordinator's monotonic seconds.
+find out, and the others wait for what becomes of it. What was sent before a pause began, and ends
+in it, says little: each end comes with the time when its request was sent. Written by the service's
+wrapper, read by decisions. Times are the coordinator's monotonic seconds.
 """
 
 import math
@@ -60,6 +61,7 @@ class _Provider:
     failures: int = 0
     cause: Cause | None = None
     """`None`: used."""
+    began: float = 0.0
     until: float = 0.0
     pause_s: float = 0.0
     asked: bool = False
@@ -87,29 +89,32 @@ class Cooldowns:
         is_certain = state.asked or state.cause is Cause.KEY_REFUSED
         return Pause(state.cause, max(0.0, state.until - now), is_certain)
 
-    def sent(self, provider: EngineId, now: float) -> None:
+    def sent(self, provider: EngineId, at: float) -> None:
         """Note a request on its way."""
         state = self._of(provider)
-        if state.cause is not None and now >= state.until:
-            state.trial_at = now
+        if state.cause is not None and at >= state.until:
+            state.trial_at = at
 
-    def answered(self, provider: EngineId, now: float) -> None:
+    def answered(self, provider: EngineId, sent: float) -> None:
         """Note content, or an answer that is not the provider's fault: it is used again."""
         state = self._of(provider)
-        state.failures, state.trial_at = 0, None
-        if state.cause is not None:
+        state.failures = 0
+        self._end_trial(state, sent)
+        # It fails no more, whenever that was asked; but it may have been let in before it was full.
+        if state.cause is Cause.FAILS or (state.cause is not None and sent >= state.began):
             state.cause, state.pause_s, state.asked = None, 0.0, False
             self._news[provider] = None
 
-    def attempted(self, attempt: Attempt, now: float) -> None:
+    def attempted(self, attempt: Attempt, sent: float, now: float) -> None:
         """Note a try that came to nothing."""
         if attempt.fault is None:
-            return self.left(attempt.engine, now)
-        return self.failed(attempt.engine, now, attempt.fault, attempt.pause_s)
+            return self.left(attempt.engine, sent)
+        return self.failed(attempt.engine, sent, now, attempt.fault, attempt.pause_s)
 
     def failed(
         self,
         provider: EngineId,
+        sent: float,
         now: float,
         fault: Fault = Fault.BROKE,
         asked_s: float | None = None,
@@ -118,8 +123,7 @@ class Cooldowns:
         state, cause = self._of(provider), _CAUSES.get(fault, Cause.FAILS)
         state.counts[fault] += 1
         state.failures += 1
-        was_trial = state.trial_at is not None
-        state.trial_at = None
+        was_trial = self._end_trial(state, sent)
         if asked_s is not None:
             self._pause(provider, cause, now, min(asked_s, ASKED_MOST_S), asked=True)
         elif was_trial:
@@ -127,18 +131,10 @@ class Cooldowns:
             self._pause(provider, cause, now, min(longer, MOST_S))
         elif state.cause is None and (fault in FIRST_S or state.failures >= FAILS_AFTER):
             self._pause(provider, cause, now, FIRST_S.get(fault, FAILS_S))
-        # Else it was sent before the pause began: no news.
 
-    def silent(self, provider: EngineId, since: float, now: float) -> None:
-        """Note a request that was left without a word since then."""
-        self.failed(provider, now)
-
-    def left(self, provider: EngineId, now: float) -> None:
+    def left(self, provider: EngineId, sent: float) -> None:
         """Note a request that ended without showing anything: its client left, say."""
-        self._of(provider).trial_at = None
-
-    def got_on(self, provider: EngineId, now: float) -> None:
-        """Note that an answer goes on; it was noted when it began."""
+        self._end_trial(self._of(provider), sent)
 
     def retain(self, providers: Container[str]) -> None:
         """Forget all others."""
@@ -164,7 +160,14 @@ class Cooldowns:
         if state.asked and not asked and now < state.until:
             return  # what it asked for stands
         state.cause, state.pause_s, state.asked = cause, pause_s, asked
-        state.until = now + pause_s
+        state.began, state.until = now, now + pause_s
+
+    def _end_trial(self, state: _Provider, sent: float) -> bool:
+        """Return whether a request that ends is the one that was to find out."""
+        if state.trial_at is None or sent < state.trial_at:
+            return False
+        state.trial_at = None
+        return True
 
     def _of(self, provider: EngineId) -> _Provider:
         return self._providers.setdefault(provider, _Provider())

@@ -234,6 +234,9 @@ async def _peek(answer: aiohttp.ClientResponse) -> bytes:
             read += part
     except aiohttp.ClientError as error:
         again.set_exception(error)
+    except asyncio.CancelledError:
+        answer.close()
+        raise
     again.feed_data(bytes(read))
     again.feed_eof()
     answer.content = again
