@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from cli import admin
 from cli.children import CouldNotRun
 from cli.commands import Subcommands
 from cli.explain import explained
+from cli.gateway import Coordinator, route, told
 from cli.shown import console
 from lineside.findings import Finding, Place, did_you_mean
 
@@ -22,7 +24,7 @@ MEMBERS = ("path", "headers", "body")
 DESCRIPTION = """\
 Say where a request would go now, and why: every engine with what it holds of
 the prompt, its queue and its predicted time to first token. Nothing is sent,
-accounted or kept.
+accounted or kept. With --grpc ask as a gateway does: what is it told to send?
 
 FILE holds JSON: a body as a client sends it (with `messages` or `prompt`), or
 {"path": ..., "headers": {...}, "body": {...}}.
@@ -46,6 +48,11 @@ def add_to(commands: Subcommands) -> None:
         "-f", dest="file", required=True, metavar="FILE", help="the request; `-`: standard input"
     )
     admin.add_options(command)
+    command.add_argument("--grpc", metavar="ADDRESS", help="ask the `route` listener there instead")
+    command.add_argument("--token-file", type=Path, metavar="FILE", help="a gateway's token for it")
+    command.add_argument(
+        "--ca-file", type=Path, metavar="FILE", help="whom to trust there (default: plaintext)"
+    )
     command.set_defaults(run=_route)
 
 
@@ -60,6 +67,8 @@ def _route(arguments: argparse.Namespace) -> int:
     except Unreadable as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    if arguments.grpc is not None:
+        return _ask_as_gateway(arguments, request)
     body = json.dumps(request).encode()
     record = asyncio.run(admin.ask(admin.listener(arguments), "/debug/route", dict, body=body))
     if arguments.json:
@@ -67,6 +76,14 @@ def _route(arguments: argparse.Namespace) -> int:
     else:
         console().print(explained(record))
     return 1 if record.get("refusal") else 0
+
+
+def _ask_as_gateway(arguments: argparse.Namespace, request: Mapping[str, Any]) -> int:
+    whom = Coordinator(arguments.grpc, arguments.token_file, arguments.ca_file)
+    answer = asyncio.run(route(whom, request))
+    lines = [json.dumps(answer)] if arguments.json else told(answer)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 1 if "refused" in answer else 0
 
 
 def asked(document: bytes, source: str) -> dict[str, Any]:

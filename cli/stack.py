@@ -39,6 +39,18 @@ class Stack:
         """The admin listener's base URL."""
         return f"http://{self.coordinator.listening['admin']}"
 
+    @property
+    def listening(self) -> dict[str, str]:
+        """Where to reach each part: `grpc` is for gateways, `agents` for agents."""
+        said = self.coordinator.listening
+        return {
+            "http": said["http"],
+            "grpc": said["route"],
+            "admin": said["admin"],
+            "agents": said["grpc"],
+            "agent": self.agent.listening.get("metrics", ""),
+        }
+
     async def engines(self, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
         """Return what `/debug/engines` says. Raises `CouldNotRun`."""
         return await self._ask(session, "/debug/engines")
@@ -92,12 +104,17 @@ async def running(
     logs: Path | None = None,
     log_level: str = "info",
 ) -> AsyncIterator[Stack]:
-    """Run a coordinator for these engines and an agent beside them. Raises `CouldNotRun`."""
+    """Run a coordinator for these engines and an agent beside them. Raises `CouldNotRun`.
+
+    `grpc`: where it answers gateways of this machine.
+    """
     token = secrets.token_hex(16)
     coordinator = {
         "engines": list(engines),
         "http": http,
-        "grpc": grpc,
+        "grpc": "127.0.0.1:0",  # its agent is told which port that is
+        "route": grpc,
+        "gateways": {"anonymous": True, "transport": "plaintext", "leave_s": 0},
         "admin": admin,
         "store": store,
         "node": NODE,

@@ -55,7 +55,7 @@ def add_to(commands: Subcommands) -> None:
     add_engine_option(command)
     for name, port, text in (
         ("http", 8080, "OpenAI gateway"),
-        ("grpc", 9002, "agents"),
+        ("grpc", 9002, "routing queries"),
         ("admin", 9090, "health, metrics, debug"),
     ):
         command.add_argument(
@@ -246,7 +246,7 @@ async def _tell(stack: Stack, specs: Sequence[Mapping[str, Any]], as_json: bool)
             stack.wait_fresh(session, len(specs), FIRST_LOOK_S), examine(specs)
         )
     if as_json:
-        where = {**stack.coordinator.listening, "agent": stack.agent.listening.get("metrics")}
+        where = stack.listening
         checks = {report.url: report.to_json()["checks"] for report in reports}
         print(json.dumps({"listening": where, "engines": engines, "checks": checks}), flush=True)
         return
@@ -256,7 +256,8 @@ async def _tell(stack: Stack, specs: Sequence[Mapping[str, Any]], as_json: bool)
         console.print("\nwhat to know of the engines, and what to add to their command lines:")
         console.print(shown(reports, WRONG), soft_wrap=True)
     console.print(
-        f"\ngateway  {stack.http}/v1\ndebug    {stack.admin}/debug/engines\nCtrl-C ends it\n",
+        f"\ngateway  {stack.http}/v1\nrouting  {stack.listening['grpc']} (gRPC, plaintext)\n"
+        f"debug    {stack.admin}/debug/engines\nCtrl-C ends it\n",
         soft_wrap=True,
     )
     if model := next((engine["model"] for engine in engines if engine["model"]), None):

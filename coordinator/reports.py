@@ -1,4 +1,4 @@
-"""Decisions whose requests gateways send by themselves, until somebody says how they ended. Pure.
+"""Decisions whose requests gateways send by themselves, until somebody says how they ended.
 
 Written by the doors' loop alone. Every decision leaves the table once: by a report, by its
 deadline, or as the oldest where there is no more room. A report on one that is not there changes

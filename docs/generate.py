@@ -20,7 +20,7 @@ from agent.metrics import AgentMetrics
 from agent.node import Node
 from cli.main import parser
 from coordinator.build import build
-from coordinator.config import Config, EngineSpec
+from coordinator.config import Config, EngineSpec, Gateway
 from lineside.clock import SystemClock
 from lineside.meanings import field_docs
 from lineside.schema import Setting, describe, settings_of
@@ -64,12 +64,11 @@ def settings_page() -> str:
     """Return docs/settings.md."""
     parts = [SETTINGS]
     for title, kind, below in (
-        ("Coordinator", Config, ("engines", EngineSpec)),
-        ("Agent", AgentConfig, None),
+        ("Coordinator", Config, (("engines", EngineSpec), ("gateways.allowed", Gateway))),
+        ("Agent", AgentConfig, ()),
     ):
         parts.append(f"## {title}\n\n{_table(kind)}")
-        if below is not None:
-            name, entry = below
+        for name, entry in below:
             parts.append(f"### Entries of `{name}`\n\n{_table(entry, overridable=False)}")
     return "\n".join(parts)
 

@@ -144,6 +144,49 @@ def test_everything_is_said_at_once_in_the_order_of_the_file() -> None:
             "  help: a server publishes events and answers replays on two sockets",
             id="one endpoint for events and replay",
         ),
+        pytest.param(
+            "transport: plaintext\nroute: :9002",
+            "c.yaml:2:1: nobody-allowed: `route` listens, and nobody may ask\n"
+            "  help: name `gateways.allowed`, or set `gateways.anonymous` for this machine",
+            id="a listener that answers nobody",
+        ),
+        pytest.param(
+            "{transport: plaintext, route: ':9001', gateways: {anonymous: true}}",
+            "c.yaml:1:24: same-address: `route` listens where `grpc` does, on `:9001`\n"
+            "  help: give each listener a port of its own; port 0 takes any free one",
+            id="gateways and agents on one port",
+        ),
+        pytest.param(
+            "{transport: plaintext, gateways: {allowed: [{name: a}, {name: a, token_file: f}]}}",
+            "c.yaml:1:46: one-proof: gateway `a` must have either a `token_file` or a"
+            " `certificate`\n"
+            "  help: by one of them it is known; over plaintext only a token is\n"
+            "c.yaml:1:57: duplicate-gateway: gateway `a` is named twice\n"
+            "  help: reports and logs know gateways by name",
+            id="gateways that cannot be told apart",
+        ),
+        pytest.param(
+            "{transport: plaintext, gateways: {allowed: [{name: a, certificate: c}]}}",
+            "c.yaml:1:55: no-authority: nobody says which certificates to trust\n"
+            "  help: set `gateways.client_ca_file`",
+            id="a certificate that nobody vouches for",
+        ),
+        pytest.param(
+            "{transport: plaintext, gateways: {transport: plaintext, cert_file: c, key_file: k}}",
+            "c.yaml:1:57: no-use: `cert_file` has no use where `transport` is `plaintext`\n"
+            "  help: leave it out, or choose `tls`\n"
+            "c.yaml:1:71: no-use: `key_file` has no use where `transport` is `plaintext`\n"
+            "  help: leave it out, or choose `tls`",
+            id="certificates over plaintext",
+        ),
+        pytest.param(
+            "{transport: plaintext, gateways: {cert_file: c, self_signed_dir: d}}",
+            "c.yaml:1:35: half-a-pair: `cert_file` is there without `key_file`\n"
+            "  help: set `key_file` as well, or neither\n"
+            "c.yaml:1:49: no-use: `self_signed_dir` has no use beside `cert_file`\n"
+            "  help: leave one of them out",
+            id="half a certificate",
+        ),
     ],
 )
 def test_a_coordinators_findings(text: str, said: str) -> None:

@@ -29,6 +29,7 @@ HOMES = {
     "zmq": {"agent/subscriber.py", "simulate/publisher.py"},
     "grpc": {
         "agent/report.py",
+        "cli/gateway.py",
         "coordinator/door_grpc.py",
         "coordinator/envoy/door.py",
         "coordinator/envoy/doors.py",
@@ -45,6 +46,7 @@ HOMES = {
     "lineside.v1": {
         "agent/report.py",
         "agent/wire.py",
+        "cli/gateway.py",
         "coordinator/door_grpc.py",
         "coordinator/envoy/wire.py",
         "coordinator/gateway_listener.py",

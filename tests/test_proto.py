@@ -1,5 +1,6 @@
 """The committed wire code is what the .proto files give."""
 
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,9 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).parent.parent
 PROTO = ROOT / "proto"
+KNOWN = resources.files("grpc_tools") / "_proto"
+"""Google's own messages."""
+
 SOURCES = sorted(path.relative_to(PROTO).as_posix() for path in PROTO.glob("lineside/v1/*.proto"))
 
 
@@ -14,7 +18,7 @@ SOURCES = sorted(path.relative_to(PROTO).as_posix() for path in PROTO.glob("line
 def regenerated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("proto")
     arguments = [f"--{kind}_out={target}" for kind in ("python", "pyi", "grpc_python")]
-    assert protoc.main(["protoc", f"-I{PROTO}", *arguments, *SOURCES]) == 0
+    assert protoc.main(["protoc", f"-I{PROTO}", f"-I{KNOWN}", *arguments, *SOURCES]) == 0
     return target
 
 

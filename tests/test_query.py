@@ -6,13 +6,19 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.candidates import Candidate
+from coordinator.apis import Api
+from coordinator.bars import Bar, bars
+from coordinator.candidates import Candidate, Provider
 from coordinator.cluster import Cluster
+from coordinator.cooldowns import Cooldowns
+from coordinator.dialects import Dialect
 from coordinator.engines import Engine
 from coordinator.holding import Holding
 from coordinator.query import Answered, Queries, Query, Refused
 from coordinator.reports import Reports
+from coordinator.targets import Layout
 from lineside.ids import EngineId, TenantId
+from policies.facts import Inventory
 from tests.manual_clock import ManualClock
 from tests.test_service import PROMPT, engine
 from tests.test_watch import watched
@@ -198,3 +204,19 @@ async def test_what_was_answered_lets_go_of_the_prompt() -> None:
     assert seen is not None and seen.tokenized.packed is None
     assert seen.load_tokens(answer.routed.candidate.model) == len(PROMPT)
     assert answer.routed.target.id == EngineId("a")
+
+
+def test_a_provider_of_another_api_is_barred_from_who_does_not_translate() -> None:
+    spoken = Provider(EngineId("a"), "http://a", "a")
+    foreign = Provider(EngineId("b"), "http://b", "b", dialect=Dialect("Anthropic", ANTHROPIC))
+    layout = Layout(Inventory((), {}), [spoken, foreign], {})
+
+    def barred(translates: bool) -> dict[int, Bar]:
+        return bars(layout, (0, 1), Api.OPENAI_CHAT, Cooldowns(), 0.0, translates)
+
+    assert barred(True) == {}
+    why = "it does not speak `openai-chat`, and the asking gateway does not translate"
+    assert barred(False) == {1: Bar("api", why, is_certain=True)}
+
+
+ANTHROPIC = frozenset({Api.ANTHROPIC_MESSAGES})

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from cli.main import main
 from coordinator.certificates import self_signed
 from coordinator.config import EngineSpec, Gateway, Gateways
 from lineside.v1 import router_pb2 as pb
@@ -20,6 +23,7 @@ from lineside.v1 import router_pb2_grpc as rpc
 from tests import simulated
 from tests.doors import CHAT, CHAT_PATH, Sim
 from tests.gateways import Running, coordinator, until
+from tests.simulated import MODEL
 
 pytestmark = pytest.mark.flow
 
@@ -393,3 +397,59 @@ async def test_a_taken_address_is_said_plainly(sim: Sim) -> None:
         with pytest.raises(OSError, match="cannot listen on"):
             async with asyncio.timeout(10), asked(sim, route=running.route):
                 pass
+
+
+# --- clients --------------------------------------------------------------------------------------
+
+
+async def test_the_client_of_the_docs_works(sim: Sim, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "routing-query.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert code.count("\n") <= 30
+    (tmp_path / "ask.py").write_text(code)
+    async with asked(sim) as running:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(tmp_path / "ask.py"), running.route, MODEL),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await process.communicate()
+        assert json.loads(out)["choices"]
+        assert process.returncode == 0
+        assert await running.inflight() == [0]
+        (record,) = await running.debug("/debug/decisions")
+        assert record["outcome"]["end"] == "finished"
+
+
+async def test_the_command_line_asks_like_a_gateway(
+    sim: Sim, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request, token = tmp_path / "r.json", tmp_path / "token"
+    request.write_text(json.dumps(CHAT))
+    token.write_text("s3cret")
+    kept = tmp_path / "tls"
+    gateways = Gateways(
+        allowed=(Gateway(name="edge", token_file=str(token)),),
+        self_signed_dir=str(kept),
+        leave_s=0,
+    )
+
+    async def lineside(*options: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(main, ["route", "-f", str(request), *options])
+        return code, *capsys.readouterr()
+
+    async with asked(sim, gateways=gateways) as running:
+        where = ("--grpc", running.route, "--ca-file", str(kept / "tls.crt"))
+        code, out, _ = await lineside(*where, "--token-file", str(token))
+        assert code == 0
+        assert f"send to http://{sim.id}{CHAT_PATH}" in out
+        code, out, _ = await lineside(*where, "--token-file", str(token), "--json")
+        assert json.loads(out)["routed"]["target"]["backend"] == sim.id
+        assert await running.inflight() == [0]
+        code, _, err = await lineside(*where)
+        assert (code, "token" in err) == (1, True)
+        request.write_text(json.dumps(CHAT | {"model": "nobody"}))
+        code, out, _ = await lineside(*where, "--token-file", str(token))
+        assert code == 1
+        assert "refused: 404 unknown_model" in out
+        code, _, err = await lineside("--grpc", running.route)
+        assert (code, "could not reach" in err) == (3, True)
