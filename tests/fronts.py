@@ -189,6 +189,7 @@ def said(error: APIStatusError) -> str:
         assert {"message", "type"} <= body["error"].keys()
         told = body["error"]["message"]
     assert told in str(error)
+    assert error.request_id
     return told
 
 

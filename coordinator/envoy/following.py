@@ -25,12 +25,12 @@ from coordinator.envoy.messages import (
     Served,
     Unseen,
 )
-from coordinator.envoy.reading import Native, Reading
+from coordinator.envoy.reading import Native, Reading, Unreadable
 from coordinator.limits import Usage
 from coordinator.sse import Carried
 
 WHOLE_BYTES = 8 * 2**20
-"""Of an answer that is not streamed; a longer one is passed on and not read."""
+"""Of an answer that is not streamed; a longer one is passed on unread, or cannot be translated."""
 
 EVENTS = "text/event-stream"
 STREAMS = frozenset({EVENTS, "application/vnd.amazon.eventstream"})
@@ -71,6 +71,7 @@ class Following:
     _stream: Carried | None = None
     _whole: bytearray | None = field(default=None, repr=False)
     _began: bool = False
+    _watches: bool = False
     _usage: Usage = field(default_factory=Usage)
     _finish: str | None = None
 
@@ -87,7 +88,8 @@ class Following:
         return self.interest is Interest.SERVED or self.shows_served
 
     def take(self, said: Said, mode: BodyMode, watches: bool) -> Sequence[Effect]:
-        """Return what follows from a message about the response."""
+        """Return what follows from a message about the response. Raises `Unreadable`."""
+        self._watches = watches
         if said.part == "response_headers":
             effects = self._head(said, mode, watches)
         elif said.part == "response_body":
@@ -101,8 +103,8 @@ class Following:
         if self.is_done:
             return ()
         self.is_done = True
-        if self._status is not None and not self._began:
-            return (Unseen(),)  # no body was ever to come here
+        if self._watches and not self._began:
+            return (Unseen(),)  # perhaps no body was ever to come here
         if self._stream is not None:
             tokens = self._stream.usage.completion_tokens or self._stream.pieces
             return (Aborted(Usage(completion_tokens=tokens, partial=True)),)
@@ -138,6 +140,7 @@ class Following:
         if self.engine is not None:
             went_on = self.served is not None and self.served != self.endpoints[0]
             shown.append((contract.ENGINE, (went_on and self.served) or self.engine))
+        shown += self.reading.shown(self._status or 0)
         if self.reading.is_foreign and _kind(said) in STREAMS:
             shown.append(("content-type", EVENTS))
         served = contract.served(said.metadata, said.attributes)
@@ -187,7 +190,9 @@ class Following:
     def _gather(self, whole: bytearray, said: Said) -> bytes:
         """Return what goes on of an answer that is read as a whole: at once, or at its end."""
         whole += said.body
-        if len(whole) > WHOLE_BYTES and not self.reading.is_foreign:
+        if len(whole) > WHOLE_BYTES:
+            if self.reading.is_foreign:
+                raise Unreadable
             self._whole = None
         elif said.ends:
             out, self._usage, self._finish = self.reading.whole(self._status or 0, bytes(whole))

@@ -1,13 +1,17 @@
 """How answers that pass by are read: in their backend's API, for a client of any. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from coordinator import error_shapes
 from coordinator.apis import Api
 from coordinator.carriers import Carriage
 from coordinator.limits import Usage
 from coordinator.sse import Carried as Stream
 from coordinator.sse import read_answer, stream_of
+
+Headers: TypeAlias = Sequence[tuple[str, str]]
 
 
 class Reading(Protocol):
@@ -16,6 +20,10 @@ class Reading(Protocol):
     @property
     def is_foreign(self) -> bool:
         """The client speaks another API: what goes on is not what comes."""
+        ...
+
+    def shown(self, status: int) -> Headers:
+        """Return the headers that clients see instead of a backend's or beside them."""
         ...
 
     def stream(self) -> Stream:
@@ -34,6 +42,9 @@ class Native:
     api: Api = Api.OPENAI_CHAT
     usage_asked: bool = True
     is_foreign: bool = False
+
+    def shown(self, status: int) -> Headers:
+        return ()
 
     def stream(self) -> Stream:
         return stream_of(self.api, self.usage_asked)
@@ -57,6 +68,12 @@ class Carried:
     @property
     def is_foreign(self) -> bool:
         return not self.carriage.is_native
+
+    def shown(self, status: int) -> Headers:
+        client = self.carriage.client
+        named = tuple(error_shapes.headers(client, self.request_id).items())
+        told = error_shapes.client_status(client, status)
+        return named if told == status else ((":status", str(told)), *named)
 
     def stream(self) -> Stream:
         return self.carriage.stream(self.usage_asked)

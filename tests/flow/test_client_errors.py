@@ -98,14 +98,16 @@ async def fails(staged: Stage, error: Any, ask: Any, model: str, status: int, st
     await until(staged.front.is_quiet)
 
 
-async def test_an_overloaded_anthropic_is_one_in_each_clients_words(tmp_path: Path) -> None:
-    async with stage(tmp_path, "http") as staged:
+async def test_an_overloaded_anthropic_is_one_in_each_clients_words(
+    tmp_path: Path, door: str
+) -> None:
+    async with stage(tmp_path, door) as staged:
         staged.actor("claude").failures[:] = [Failure(529, "Overloaded")]
         with pytest.raises(openai.InternalServerError) as chats:
             await chat(staged, model="claude")
         assert chats.value.status_code == 503
         assert said(chats.value) == "the provider is overloaded; try again shortly"
-    async with stage(tmp_path, "http") as staged:
+    async with stage(tmp_path, door) as staged:
         staged.actor("claude").failures[:] = [Failure(529, "Overloaded")]
         with pytest.raises(anthropic.OverloadedError) as messages:
             await message(staged, model="claude")
