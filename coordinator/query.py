@@ -16,9 +16,10 @@ from coordinator import error_shapes
 from coordinator.apis import PATHS, Api, api_of
 from coordinator.attempts import BUDGET
 from coordinator.candidates import Candidate
-from coordinator.canonical import BadRequest, Canonical, parse
+from coordinator.canonical import BadRequest, Canonical
 from coordinator.holding import Holding
 from coordinator.offers import Asking, Headers, Offer, offer, url_of
+from coordinator.parsing import parsed
 from coordinator.refusal import (
     BodyTooLarge,
     Draining,
@@ -141,7 +142,7 @@ class Queries:
         return self._refused(query, refusal, request_id, refused.record.id)
 
     async def _ask(self, query: Query, request_id: str) -> Asked:
-        read = self._read(query)
+        read = await self._read(query)
         if not isinstance(read, Canonical):
             return self.refuse(query, read)
         if not query.meters:  # as if the client had asked: nothing is added for us
@@ -163,7 +164,7 @@ class Queries:
         self.reports.open(routed, [each.candidate for each in offers], query.caller)
         return Answered(routed, offers)
 
-    def _read(self, query: Query) -> Canonical | Refusal:
+    async def _read(self, query: Query) -> Canonical | Refusal:
         """Judge what can be judged before anything is parsed, then parse."""
         path = query.path.partition("?")[0]
         if (api := PATHS.get(path)) is None:
@@ -178,7 +179,7 @@ class Queries:
         kind = headers.get("content-type", _JSON)
         if kind.partition(";")[0].strip().lower() != _JSON:
             return BadRequest(f"send JSON, and say so: `content-type: {_JSON}`", None)
-        return parse(api, headers, query.body)
+        return await parsed(api, headers, query.body)
 
     def _offers(
         self, query: Query, request: Canonical, routed: Routed, request_id: str
