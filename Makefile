@@ -6,7 +6,7 @@ ORACLE_VENV ?= .venv-oracle
 CLUSTER_CACHE ?= .cluster
 PROTO := $(wildcard proto/lineside/v1/*.proto)
 
-.PHONY: setup demo demo-envoy test test-random test-soak test-vllm test-tokens test-cluster check format lock proto docs manifests bench bench-routing clean
+.PHONY: setup demo demo-envoy test test-random test-state test-soak test-vllm test-tokens test-cluster check format lock proto docs manifests bench bench-routing clean
 
 setup: .venv/ready
 
@@ -28,6 +28,9 @@ test: setup ## everything, under five minutes; a file stays in one process
 
 test-random: setup ## the properties on examples that no run has tried yet
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not flow and not soak and not vllm and not oracle" --hypothesis-profile=random
+
+test-state: setup ## coordinators that share an etcd, as processes, for minutes: deaths, losses, write rates
+	$(BIN)/python -m pytest -s -m state
 
 test-soak: setup ## ten minutes of churn, after which nothing may be left; SOAK_S=60 for a short one
 	$(BIN)/python -m pytest -s -p no:logging -m soak # that plugin keeps every record until the end

@@ -5,6 +5,7 @@ store that was wiped every coordinator puts back what it has: the secret first, 
 key comes from it.
 """
 
+import asyncio
 from collections.abc import Callable
 
 from coordinator.store import SECRET_KEY, Store, StoreUnavailable
@@ -13,8 +14,11 @@ from lineside.clock import Clock
 
 log = logs.get("coordinator.pulse")
 
-LOOK_S = 2.0
+LOOK_S = 1.0
 """Between two looks: reads, no writes."""
+
+ANSWER_S = 3.0
+"""From then on the store counts as away; an etcd that lost a member takes up to 2 s."""
 
 
 class Pulse:
@@ -42,8 +46,11 @@ class Pulse:
         """Ask the store once."""
         before = self.away
         try:
-            await self._ask()
+            async with asyncio.timeout(ANSWER_S):
+                await self._ask()
             self.away = ""
+        except TimeoutError:
+            self.away = f"no answer within {ANSWER_S:g} s"
         except StoreUnavailable as error:
             self.away = str(error)
         if bool(before) != bool(self.away):

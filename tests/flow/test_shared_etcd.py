@@ -1,0 +1,193 @@
+"""Three coordinators that share an etcd, while it is killed, comes back, and is wiped. Processes.
+
+Requests go on all the while, and none may fail.
+"""
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from cli.main import main
+from coordinator.store import SECRET_KEY
+from tests import etcds
+from tests.captures import ids
+from tests.killable import Process, free_ports
+
+pytestmark = [pytest.mark.flow, etcds.needs_etcd]
+
+MODEL = "simulated"
+NAMES = ("one", "two", "three")
+PREFIX = ids(7, 16 * 28)
+"""Cached once, then asked for with other ends: all but the end is known to be cached."""
+
+
+@dataclass
+class Cluster:
+    """The processes, and what has become of requests."""
+
+    session: aiohttp.ClientSession
+    http: dict[str, str]
+    admin: dict[str, str]
+    processes: dict[str, Process]
+    statuses: list[int | str] = field(default_factory=list)
+    up: set[str] = field(default_factory=lambda: set(NAMES))
+
+    async def traffic(self) -> None:
+        """Send a request to each coordinator in turn, for ever."""
+        for number, name in enumerate(itertools.cycle(NAMES)):
+            if name not in self.up:
+                continue
+            prompt = [*PREFIX, *ids(number, 5)]
+            body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+            url = f"http://{self.http[name]}/v1/completions"
+            try:
+                async with self.session.post(url, json=body) as answer:
+                    await answer.read()
+                    self.statuses.append(answer.status)
+            except aiohttp.ClientError as error:
+                self.statuses.append(repr(error))
+            await asyncio.sleep(0.02)
+
+    async def ask(self, name: str, path: str) -> Any:
+        async with self.session.get(f"http://{self.admin[name]}{path}") as answer:
+            return await answer.json()
+
+    async def degraded(self, name: str) -> set[str]:
+        """Return the codes of what a coordinator serves around."""
+        async with self.session.get(f"http://{self.admin[name]}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        found = [line for line in lines if line.startswith("lineside_degraded{")]
+        return {line.split('"')[1] for line in found if float(line.split()[-1])}
+
+    async def overlap(self, name: str) -> int | None:
+        """Return the tokens that a coordinator knows to be cached of a prompt with the prefix."""
+        body = {"model": MODEL, "prompt": [*PREFIX, 1, 2, 3], "max_tokens": 1}
+        asked = {"path": "/v1/completions", "body": body}
+        url = f"http://{self.admin[name]}/debug/route"
+        async with self.session.post(url, json=asked) as answer:
+            candidates = (await answer.json()).get("candidates") or [{}]
+        tokens: int | None = candidates[0].get("overlap_tokens")
+        return tokens
+
+    async def until(self, holds: Callable[[], Any], limit_s: float = 15.0) -> float:
+        """Wait until something holds; return how long that took."""
+        began = time.monotonic()
+        while not await holds():
+            assert time.monotonic() - began < limit_s
+            await asyncio.sleep(0.05)
+        return time.monotonic() - began
+
+    async def members(self, name: str) -> tuple[int, list[int]]:
+        """Return how many coordinators one knows, and how many each agent is connected to."""
+        said = await self.ask(name, "/debug/members")
+        return len(said["coordinators"]), [len(each["coordinators"]) for each in said["agents"]]
+
+
+@asynccontextmanager
+async def cluster(folder: Path, store: str) -> AsyncIterator[Cluster]:
+    """Run an engine, three coordinators and an agent."""
+    ports = [f"127.0.0.1:{port}" for port in free_ports(12)]
+    engine, kv, replay, *rest = ports
+    http, grpc, admin = (dict(zip(NAMES, rest[n : n + 3], strict=True)) for n in (0, 3, 6))
+    words = [
+        *("simulate.main", "--port", engine.rpartition(":")[2], "--max-model-len", "2048"),
+        *("--kv-port", kv.rpartition(":")[2], "--replay-port", replay.rpartition(":")[2]),
+        *("--model-name", MODEL),
+    ]
+    processes = {"engine": Process("engine", words, None, folder / "engine.log")}
+    spec = {"url": f"http://{engine}", "kv": f"tcp://{kv}", "replay": f"tcp://{replay}"}
+    for name in NAMES:
+        config = {
+            "transport": "plaintext",
+            "engines": [spec],
+            "http": http[name],
+            "grpc": grpc[name],
+            "admin": admin[name],
+            "store": store,
+        }
+        words = ["coordinator.main", "--config", "-"]
+        processes[name] = Process(name, words, config, folder / f"{name}.log")
+    agent = {"transport": "plaintext", "coordinators": list(grpc.values())}
+    words = ["agent.main", "--config", "-"]
+    processes["agent"] = Process("agent", words, agent, folder / "agent.log")
+    try:
+        await asyncio.gather(*(process.start() for process in processes.values()))
+        async with aiohttp.ClientSession() as session:
+            yield Cluster(session, http, admin, processes)
+    finally:
+        for process in processes.values():
+            process.kill_if_running()
+        await asyncio.gather(*(each.end() for each in processes.values() if each.pids))
+
+
+@pytest.mark.parametrize(
+    "losses", [1, pytest.param(2, marks=pytest.mark.state)], ids=["wiped", "restarted, then wiped"]
+)
+async def test_whatever_becomes_of_etcd_requests_are_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], losses: int
+) -> None:
+    with etcds.etcd(tmp_path) as member:
+        async with cluster(tmp_path, f"etcd:{member.url}") as three, asyncio.TaskGroup() as tasks:
+            store = etcds.store_of(member)
+
+            async def everybody() -> bool:
+                return all([await three.members(name) == (3, [3]) for name in NAMES])
+
+            async def away(is_away: bool) -> bool:
+                found = [await three.degraded(name) for name in NAMES]
+                return all(("store_away" in codes) is is_away for codes in found)
+
+            async def warm() -> bool:
+                return all([await three.overlap(name) == len(PREFIX) for name in NAMES])
+
+            await three.until(everybody)
+            secret = await store.get(SECRET_KEY)
+            traffic = tasks.create_task(three.traffic())
+            await three.until(warm)
+
+            for loss in range(losses):
+                member.kill()
+                away_s = await three.until(lambda: away(True))
+                assert await warm()
+                if loss == losses - 1:
+                    member.wipe()
+                await asyncio.to_thread(member.start)
+                back_s = await three.until(lambda: away(False))
+                remade_s = await three.until(everybody)
+            kept = await store.get(SECRET_KEY)
+            assert (kept and kept.value) == (secret and secret.value)
+            assert await three.degraded("one") == set()
+            assert await warm()
+
+            code = await asyncio.to_thread(
+                main, ["get", "members", "--admin", f"http://{three.admin['one']}"]
+            )
+            lines = capsys.readouterr().out.splitlines()
+            assert (code, len([line for line in lines if "coordinator-" in line])) == (0, 4)
+
+            # One leaves in order, so the others hear of it at once and not by its lease.
+            three.up.discard("three")
+            await asyncio.sleep(0.1)
+            assert await three.processes["three"].end() == 0
+
+            async def two_are_left() -> bool:
+                return await three.members("one") == (2, [2])
+
+            left_s = await three.until(two_are_left)
+            assert left_s < 3
+            traffic.cancel()
+            await store.close()
+        with capsys.disabled():
+            times = {"away": away_s, "back": back_s, "remade": remade_s, "left": left_s}
+            print("\n", json.dumps({name: round(took_s, 2) for name, took_s in times.items()}))
+        assert set(three.statuses) == {200}
+        assert len(three.statuses) > 50
