@@ -5,7 +5,7 @@ repeat a prompt, and name nothing of another tenant.
 """
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from coordinator.fields import BadRequest
 from coordinator.reply import RETRY_SOON as RETRY_SOON
@@ -104,9 +104,7 @@ class BodyTruncated:
 
 @dataclass(frozen=True, slots=True)
 class BodyWithheld:
-    """A gateway in front of a door shows no bodies of this kind, and one is needed here."""
-
-    of: Literal["request", "response"] = "request"
+    """A gateway in front of a door shows no bodies, and the decision depends on this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +308,8 @@ def _hidden_reply(refusal: BodyTruncated | BodyWithheld) -> Reply:
         text = "the body is larger than the gateway hands over; send a shorter request"
         return Reply(413, "body_truncated", "RequestEntityTooLargeError", text)
     text = (
-        f"the gateway shows no {refusal.of} bodies here, and this request cannot do without;"
-        f" its operator must set `{refusal.of}_body_mode: FULL_DUPLEX_STREAMED`"
+        "the gateway shows no request bodies here, and this request cannot do without;"
+        " its operator must set `request_body_mode: FULL_DUPLEX_STREAMED`"
     )
     return Reply(500, "body_withheld", "InternalServerError", text)
 

@@ -100,17 +100,17 @@ class Desk:
 
 @asynccontextmanager
 async def picker(
-    desk: Desk, terms: Terms, decide_s: float = 0.3, port: int = 0
+    desk: Desk, terms: Terms, decide_s: float = 0.3, receive_s: float = 5.0
 ) -> AsyncIterator[str]:
     """Serve a door before a desk; give its address."""
 
     async def admit(context: object) -> Desk:
         return desk
 
-    door = Door(admit, terms, receive_s=5.0, decide_s=decide_s)
+    door = Door(admit, terms, receive_s, decide_s)
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", 2 * BODY_LIMIT)])
     server.add_generic_rpc_handlers((door.handler(),))
-    bound = server.add_insecure_port(f"127.0.0.1:{port}")
+    bound = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
         yield f"127.0.0.1:{bound}"

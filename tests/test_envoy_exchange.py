@@ -143,9 +143,8 @@ def test_a_part_of_a_buffered_body_is_refused() -> None:
 def test_what_is_sent_on_with_its_headers_is_decided_by_them(mode: BodyMode) -> None:
     one = exchange(Interest.USAGE)
     assert one.take(begin(mode)) == (asked(None),)
-    new = Picked(("e:1",), body=b"nobody can change it")
-    changes = one.picked(new)
-    assert changes == [sent_on("request_headers", new)]
+    changes = one.picked(Picked(("e:1",), body=b"nobody can change it"))
+    assert changes == [sent_on("request_headers", Picked(("e:1",)))]
     assert one.take(body(b"abc", ends=False)) == (
         (Continue("request_body"),) if mode is BodyMode.STREAMED else ()
     )
@@ -311,6 +310,20 @@ def test_a_client_that_leaves_is_charged_for_what_passed(
         answered(one, *pieces, ends=False)
     assert one.left() == (note,)
     assert one.left() == ()
+
+
+def test_a_client_that_leaves_before_any_content_has_left() -> None:
+    """Engines send the head of a stream before its prefill."""
+    one = followed(Interest.USAGE, BodyMode.STREAMED)
+    answered(one)
+    assert one.left() == (Aborted(Usage(completion_tokens=0, partial=True)),)
+
+
+def test_one_that_watches_heads_alone_sees_no_end() -> None:
+    one = exchange(Interest.USAGE)
+    one.take(Said("request_headers", POST, observes=True))
+    one.take(Said("response_headers", HEAD))
+    assert one.left() == (Unseen(),)
 
 
 def test_one_that_only_watches_is_told_nothing() -> None:

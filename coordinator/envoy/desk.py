@@ -124,13 +124,7 @@ class Desk:
         answer = await self._queries.ask(self._query(question))
         if isinstance(answer, Refused):
             return _rejected(answer)
-        reading = _reading(answer, question)
-        if reading.is_foreign and not question.readable:
-            self._queries.reports.report(
-                Report(answer.decision_id, Event.FAILED, status=500), self._caller.name
-            )
-            return self._refused(question, BodyWithheld("response"))
-        return self._picked(answer, question, reading)
+        return self._picked(answer, question, _reading(answer, question))
 
     def refuse(self, refusal: Refusal, exchange: Exchange) -> Rejected:
         """Put a refusal into the shape of the client's API, and record it."""

@@ -6,7 +6,7 @@ the question where to send the request, and what became of it. Whoever drives it
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coordinator.envoy import contract
 from coordinator.envoy.following import Following, Interest
@@ -91,6 +91,8 @@ class Exchange:
     def picked(self, picked: Picked) -> Sequence[Answer | Note]:
         """Return what follows from the answer to a `Question`."""
         self.is_decided = True
+        if self._asked_at == "request_headers":
+            picked = replace(picked, body=None)  # there is none, or it can only be let pass
         following = self.following = self.follow(picked)
         changes = self._changes(picked)
         answers = self._sent_on(changes, picked.body)
@@ -213,24 +215,13 @@ class Exchange:
         )
 
     def _sent_on(self, changes: Continue, body: bytes | None) -> list[Answer]:
-        at, mode = self._asked_at, self._modes.request
-        if mode is not BodyMode.DUPLEX or at == "request_headers":
-            return [_with_body(changes, None if at == "request_headers" else body)]
-        whole, trailers = bytes(self._body) if body is None else body, at == "request_trailers"
-        self._body.clear()
+        whole = bytes(self._body) if body is None else body
+        self._body.clear()  # an answer may be followed for long
+        if self._modes.request is not BodyMode.DUPLEX or self._asked_at == "request_headers":
+            return [replace(changes, body=body)]
+        trailers = self._asked_at == "request_trailers"
         answers: list[Answer] = [changes, *_pieces(whole, not trailers)]
         return [*answers, Continue("request_trailers")] if trailers else answers
-
-
-def _with_body(changes: Continue, body: bytes | None) -> Continue:
-    return Continue(
-        changes.part,
-        changes.set_headers,
-        changes.remove_headers,
-        body,
-        changes.destination,
-        changes.reroute,
-    )
 
 
 def _pieces(body: bytes, ends: bool) -> list[Piece]:

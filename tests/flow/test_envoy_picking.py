@@ -1,17 +1,18 @@
 """A real Envoy before our door: picking, rewriting and refusing, in every body mode."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
 from coordinator.envoy.exchange import Terms
 from coordinator.envoy.following import Interest
-from tests.envoy_rig import BODY_LIMIT, LONG_NAME, Desk, dead, picker, pod, post
+from tests.envoy_rig import BODY_LIMIT, CHAT, LONG_NAME, Desk, dead, picker, pod, post
 from tests.envoys import (
     BUFFERED,
     DESTINATION,
@@ -53,6 +54,7 @@ async def running() -> AsyncIterator[Rig]:
         stack.callback(held.close)
         desk = Desk(Interest.SERVED, pods)
         where = await stack.enter_async_context(picker(desk, Terms(BODY_LIMIT)))
+        hasty = await stack.enter_async_context(picker(desk, Terms(BODY_LIMIT), receive_s=0.3))
         big = {"per_connection_buffer_limit_bytes": 32 * 2**20}
         listeners = [
             listener("duplex", subset_from("x-test-subset"), ext_proc()),
@@ -64,12 +66,14 @@ async def running() -> AsyncIterator[Rig]:
             listener("ai", ext_proc(metadata_options={}), cluster="original"),
             listener("listed", subset_of([pods[2]]), ext_proc()),
             listener("empty", subset_of([]), ext_proc()),
+            listener("hasty", ext_proc("hasty")),
             listener("no-retry", ext_proc(), retry=False),
         ]
         clusters = [
             picking("pool", [*pods, refused]),
             original("original"),
-            picking_server("picker", where),
+            cluster("picker", [where], http2=True),
+            cluster("hasty", [hasty], http2=True),
         ]
         yield Rig(stack.enter_context(envoy(listeners, clusters)), desk, pods, unready, refused)
 
@@ -81,10 +85,6 @@ def rig(running: Rig) -> Rig:
     running.desk.notes.clear()
     running.unready.clear()
     return running
-
-
-def picking_server(name: str, address: str) -> dict[str, Any]:
-    return cluster(name, [address], http2=True)
 
 
 @pytest.mark.parametrize(
@@ -184,6 +184,18 @@ async def test_a_decision_that_hangs_is_ended_by_its_own_deadline(rig: Rig, gate
     assert (got.status, got.headers["retry-after"]) == (503, "1")
     assert "0.3 s" in json.loads(got.body)["error"]["message"]
     assert rig.desk.given_up == before + 1
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(rig: Rig) -> None:
+    async def stalls() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(2)
+
+    url = rig.urls["hasty"] + CHAT
+    async with aiohttp.ClientSession() as client, client.post(url, data=stalls()) as answer:
+        error = (await answer.json())["error"]
+    assert (answer.status, error["type"]) == (408, "RequestTimeoutError")
+    assert rig.desk.questions == []
 
 
 @pytest.mark.parametrize("gateway", [*MODES, "headers"])
