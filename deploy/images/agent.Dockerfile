@@ -12,7 +12,9 @@ RUN /opt/lineside/bin/python -m pip install --no-cache-dir --no-compile --only-b
 COPY proto/lineside /opt/lineside/code/lineside
 COPY agent /opt/lineside/code/agent
 COPY LICENSE deploy/images/agent.cdx.json /opt/lineside/
-RUN /opt/lineside/bin/python -m compileall -q /opt/lineside/lib /opt/lineside/code
+COPY pyproject.toml deploy/images/metadata.py /tmp/
+RUN /opt/lineside/bin/python /tmp/metadata.py /tmp/pyproject.toml && \
+    /opt/lineside/bin/python -m compileall -q /opt/lineside/lib /opt/lineside/code
 
 FROM ${BASE}
 COPY --from=build /opt/lineside /opt/lineside

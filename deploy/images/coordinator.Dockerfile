@@ -14,7 +14,9 @@ COPY proto/lineside /opt/lineside/code/lineside
 COPY policies /opt/lineside/code/policies
 COPY coordinator /opt/lineside/code/coordinator
 COPY LICENSE deploy/images/coordinator.cdx.json /opt/lineside/
-RUN /opt/lineside/bin/python -m compileall -q /opt/lineside/lib /opt/lineside/code
+COPY pyproject.toml deploy/images/metadata.py /tmp/
+RUN /opt/lineside/bin/python /tmp/metadata.py /tmp/pyproject.toml && \
+    /opt/lineside/bin/python -m compileall -q /opt/lineside/lib /opt/lineside/code
 
 FROM ${BASE}
 COPY --from=build /opt/lineside /opt/lineside
