@@ -1,8 +1,11 @@
 """What each message of a gateway is answered with, in every body mode. Whole values, no gateway."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coordinator.envoy import contract
 from coordinator.envoy.exchange import PIECE_BYTES, Exchange, Terms
@@ -53,8 +56,10 @@ def body(text: bytes, ends: bool = True) -> Said:
     return Said("request_body", body=text, ends=ends)
 
 
-def asked(text: bytes | None, subset: frozenset[str] | None = None) -> Question:
-    return Question("POST", "/v1/completions", (("x-a", "b"),), text, subset, readable=False)
+def asked(
+    text: bytes | None, subset: frozenset[str] | None = None, readable: bool = False
+) -> Question:
+    return Question("POST", "/v1/completions", (("x-a", "b"),), text, subset, readable)
 
 
 def sent_on(part: str, picked: Picked = PICKED, content: bytes | None = None) -> Continue:
@@ -339,3 +344,50 @@ def test_one_that_only_watches_is_told_nothing() -> None:
     ]
     assert one.following is not None
     assert one.following.decision == "d"
+
+
+def cut(text: bytes, at: list[int]) -> list[bytes]:
+    """Return a text in pieces, some of them perhaps empty."""
+    borders = [0, *sorted(min(each, len(text)) for each in at), len(text)]
+    return [text[start:end] for start, end in pairwise(borders)]
+
+
+BORDERS = st.lists(st.integers(0, 400), max_size=12)
+
+
+@given(size=st.integers(0, 400), at=BORDERS, trailers=st.booleans(), new=st.none() | st.binary())
+def test_however_a_body_is_cut_it_is_sent_on_whole(
+    size: int, at: list[int], trailers: bool, new: bytes | None
+) -> None:
+    one, text = exchange(Interest.USAGE), bytes(range(256)) * 2
+    text = text[:size]
+    one.take(begin(BodyMode.DUPLEX, BodyMode.DUPLEX))
+    effects: list[Effect] = []
+    pieces = cut(text, at)
+    for number, piece in enumerate(pieces):
+        effects += one.take(body(piece, ends=number == len(pieces) - 1 and not trailers))
+    if trailers:
+        effects += one.take(Said("request_trailers"))
+    assert effects == [asked(text, readable=True)]
+    answers = one.picked(Picked(("e:1",), body=new))
+    sent = [each for each in answers if isinstance(each, Piece)]
+    assert b"".join(piece.body for piece in sent) == (text if new is None else new)
+    assert [piece.ends for piece in sent] == [False] * (len(sent) - 1) + [not trailers]
+    assert (answers[-1] == Continue("request_trailers")) is trailers
+
+
+@given(at=BORDERS, mode=st.sampled_from([BodyMode.DUPLEX, BodyMode.STREAMED]))
+def test_however_an_answer_is_cut_it_passes_whole_and_is_counted(
+    at: list[int], mode: BodyMode
+) -> None:
+    pieces = cut(b"".join(EVENTS), at)
+    effects = answered(followed(Interest.USAGE, mode), *pieces)
+    passed = [each for each in effects if isinstance(each, Piece | Continue)][1:]
+    bodies = (
+        each.body if each.body is not None else piece
+        for each, piece in zip(passed, pieces, strict=True)
+    )
+    assert b"".join(bodies) == b"".join(EVENTS)
+    notes = [each for each in effects if not isinstance(each, Piece | Continue)]
+    usage = Usage(prompt_tokens=3, completion_tokens=1)
+    assert notes == [Served("e:2", 1), FirstToken(), Finished(200, usage)]
