@@ -10,7 +10,16 @@ import pytest
 from coordinator.apis import Api
 from coordinator.limits import Usage
 from coordinator.translate.answers import Stream
-from tests.stream_grammar import blob, check_anthropic, check_chat, frame, named_sse, sse, sse_data
+from tests.stream_grammar import (
+    blob,
+    check_anthropic,
+    check_chat,
+    check_responses,
+    frame,
+    named_sse,
+    sse,
+    sse_data,
+)
 
 CHAT, ANTHROPIC, CONVERSE = Api.OPENAI_CHAT, Api.ANTHROPIC_MESSAGES, Api.BEDROCK_CONVERSE
 HTTP = Path(__file__).with_name("cases") / "http"
@@ -506,6 +515,7 @@ def test_unknown_events_blocks_and_choices_are_passed_over() -> None:
     message = named_sse(
         BEGUN,
         {"type": "surprise", "index": 0},
+        {"type": "surprise", "index": "a", "delta": "b", "message": "c", "error": ["d"]},
         start(0, type="server_tool_use", id="s", name="web_search", input={}),
         part(0, "input_json_delta", partial_json="{}"),
         stop(0),
@@ -521,6 +531,26 @@ def test_unknown_events_blocks_and_choices_are_passed_over() -> None:
     second["choices"][0]["index"] = 1
     chunks = sse(delta(content="hi"), second, delta("stop"), "[DONE]")
     assert check_anthropic(passed(ANTHROPIC, CHAT, [chunks])[0])["content"] == [text("hi")]
+
+
+CONVERSED = CONVERSE_FRAMES[0], b"".join(CONVERSE_FRAMES[1:])
+
+
+@pytest.mark.parametrize("begins", [0, 2])
+def test_an_answer_begins_once_whatever_its_backend_says(begins: int) -> None:
+    frames = CONVERSED[0] * begins + CONVERSED[1]
+    messages = named_sse(*[BEGUN] * begins, start(0, type="text", text="hi"), stop(0))
+    messages += named_sse(*ended("end_turn"))
+    for backend, said in ((CONVERSE, frames), (ANTHROPIC, messages)):
+        whole = passed(CHAT, backend, [said])[0]
+        assert check_chat(whole, usage_asked=True)["finish"] is not None
+        check_responses(passed(Api.OPENAI_RESPONSES, backend, [said])[0])
+    check_anthropic(passed(ANTHROPIC, CONVERSE, [frames])[0])
+
+
+def test_a_stream_of_nothing_but_its_end_is_an_empty_message() -> None:
+    got = check_anthropic(passed(ANTHROPIC, CHAT, [sse("[DONE]")])[0])
+    assert got["content"] == [text("")]
 
 
 def overloaded(message: str) -> bytes:

@@ -12,6 +12,7 @@ from coordinator.translate import errors, write_anthropic, write_chat, write_res
 from coordinator.translate.collect import Answer, collected, stop_of
 from coordinator.translate.events import (
     BROKEN,
+    Began,
     Called,
     Counted,
     Done,
@@ -125,6 +126,7 @@ class Stream:
         self._reader = _READERS[backend]()
         self._writer = _WRITERS[client](Named(model, answer_id, created), usage_asked)
         self._tokens = Tokens()
+        self._began = False
         self._called = False
         self._ended = False
 
@@ -142,7 +144,7 @@ class Stream:
 
     def _written(self, events: Iterator[Event]) -> bytes:
         out = []
-        for event in events:
+        for event in self._from_its_beginning(events):
             self._note(event)
             try:
                 said = self._writer.write(event)
@@ -155,6 +157,16 @@ class Stream:
             if self._ended:
                 break
         return b"".join(out)
+
+    def _from_its_beginning(self, events: Iterator[Event]) -> Iterator[Event]:
+        """Let an answer begin, and once: some backends leave that out, others say it again."""
+        for event in events:
+            if isinstance(event, Began) and self._began:
+                continue
+            if not self._began and not isinstance(event, Began | Counted | Failed):
+                yield Began()
+            self._began = self._began or not isinstance(event, Counted | Failed)
+            yield event
 
     def _count(self, event: Event, said: bytes) -> None:
         if is_content(event):

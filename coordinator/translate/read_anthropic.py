@@ -102,8 +102,13 @@ class _Error(msgspec.Struct):
     message: str = ""
 
 
-class _Event(msgspec.Struct):
+class _Kind(msgspec.Struct):
+    """Of an event, what says whether to read the rest of it."""
+
     type: str = ""
+
+
+class _Event(_Kind):
     index: int = 0
     message: _Message | None = None
     content_block: _Block | None = None
@@ -112,7 +117,14 @@ class _Event(msgspec.Struct):
     error: _Error | None = None
 
 
+_KIND = msgspec.json.Decoder(_Kind)
 _EVENT = msgspec.json.Decoder(_Event)
+_KINDS = frozenset(
+    {
+        *("message_start", "message_delta", "message_stop", "error"),
+        *("content_block_start", "content_block_delta", "content_block_stop"),
+    }
+)
 _MESSAGE = msgspec.json.Decoder(_Message)
 
 
@@ -129,7 +141,8 @@ class AnthropicReader:
         """Yield what became known."""
         try:
             for data in self._frames.feed(chunk):
-                yield from self._read(_EVENT.decode(data))
+                if _KIND.decode(data).type in _KINDS:
+                    yield from self._read(_EVENT.decode(data))
         except (BrokenFrame, msgspec.MsgspecError):
             yield BROKEN
 
