@@ -36,7 +36,8 @@ _STATUS = {
     "not_found_error": 404,
     "request_too_large": 413,
     "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,  # of a response
+    "rate_limit_exceeded": 429,  # of a response, and OpenAI's code
+    "insufficient_quota": 429,
     "server_error": 500,  # of a response
     "overloaded_error": OVERLOADED,
     "timeout_error": 504,

@@ -44,6 +44,8 @@ class Stub:
     retry_after: str | None = None
     cut_after: int | None = None
     """Pieces of a stream after which it hangs up."""
+    full_after: int | None = None
+    """Pieces of a stream after which it says, in its API's words, that it takes no more."""
     wait_s: float = 0.0
     """Before it answers."""
     between_s: float = 0.002
@@ -128,6 +130,9 @@ class Stub:
         response = web.StreamResponse(headers={"content-type": kind})
         await response.prepare(request)
         for number, piece in enumerate(pieces):
+            if number == self.full_after:
+                await response.write(_FULL[self.type])
+                break
             if number == self.cut_after:
                 assert request.transport is not None
                 request.transport.abort()
@@ -215,9 +220,9 @@ def _converse_frames() -> list[bytes]:
     return [_frame(name, json.dumps(payload).encode()) for name, payload in events]
 
 
-def _frame(event: str, payload: bytes) -> bytes:
+def _frame(event: str, payload: bytes, kind: str = "event") -> bytes:
     """Return a message of an event stream: lengths, checksums, headers, payload."""
-    said = {":event-type": event, ":content-type": "application/json", ":message-type": "event"}
+    said = {f":{kind}-type": event, ":content-type": "application/json", ":message-type": kind}
     headers = b"".join(
         struct.pack(">B", len(name)) + name.encode() + struct.pack(">BH", 7, len(value))
         + value.encode()
@@ -227,6 +232,14 @@ def _frame(event: str, payload: bytes) -> bytes:
     prelude += struct.pack(">I", binascii.crc32(prelude))
     whole = prelude + headers + payload
     return whole + struct.pack(">I", binascii.crc32(whole))
+
+
+_FULL = {
+    "OpenAI": b'data: {"error":{"message":"full","code":"rate_limit_exceeded"}}\n\n',
+    "Anthropic": b"event: error\n"
+    b'data: {"type":"error","error":{"type":"overloaded_error","message":"full"}}\n\n',
+    "Bedrock": _frame("throttlingException", b'{"message":"full"}', "exception"),
+}
 
 
 def _is_signed(request: web.Request, headers: dict[str, str], raw: bytes) -> bool:

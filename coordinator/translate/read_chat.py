@@ -102,6 +102,7 @@ class _Usage(msgspec.Struct):
 class _Error(msgspec.Struct):
     message: str | None = None
     code: int | str | None = None
+    type: str | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -216,5 +217,18 @@ def _pieces(pieces: list[_Piece]) -> Iterator[Event]:
 def _failure(error: _Error | str) -> Failed:
     if isinstance(error, str):
         return Failed(500, error)
-    code = error.code if isinstance(error.code, int) and 400 <= error.code < 600 else 500
-    return Failed(code, error.message or "")
+    if isinstance(error.code, int) and 400 <= error.code < 600:
+        return Failed(error.code, error.message or "")
+    named = (said for said in (error.code, error.type) if isinstance(said, str))
+    status = next((_STATUS[said] for said in named if said in _STATUS), 500)
+    return Failed(status, error.message or "")
+
+
+_STATUS = {
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "rate_limit_error": 429,
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+}
+"""Statuses of errors that OpenAI names by a word; all others are its own fault."""
