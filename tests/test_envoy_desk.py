@@ -199,3 +199,15 @@ async def test_where_it_went_is_counted() -> None:
         here.desk.note(following, note)
     here.desk.note(here.desk.follow(Picked(())), Served("z", None))  # nobody was told anything
     assert here.books.served == {"picked": 1, "fallback": 1, "elsewhere": 1}
+
+
+async def test_an_engine_that_is_named_by_host_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    here = room(replace(engine("a"), endpoint="here.local:8000"))
+    for _ in range(2):
+        await here.picked(asked())
+    assert [record.message for record in caplog.records] == ["engine is named by host"]
+    here = room(replace(engine("a"), endpoint="[::1]:8000"))
+    await here.picked(asked())
+    assert len(caplog.records) == 1

@@ -4,6 +4,7 @@ Every reading takes a gateway that says nothing, or something else, for one that
 """
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Any
 
 from coordinator.envoy.messages import Headers
@@ -82,3 +83,12 @@ def host(endpoint: str) -> str:
 def allows(hint: frozenset[str], endpoint: str) -> bool:
     """Whether a subset holds an endpoint: by name, or as a port of a host."""
     return endpoint in hint or host(endpoint) in hint
+
+
+def is_address(endpoint: str) -> bool:
+    """Whether an endpoint is named by address, as gateways compare it, and not by host name."""
+    try:
+        ip_address(host(endpoint))
+    except ValueError:
+        return False
+    return True

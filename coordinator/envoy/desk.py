@@ -7,7 +7,7 @@ ready. Decisions are reported on as any gateway's are.
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -48,6 +48,9 @@ from coordinator.reports import Event, Report
 from coordinator.stored import Holder
 from coordinator.tokens import TokenState
 from coordinator.watch import WatchedService
+from lineside import logs
+
+log = logs.get("coordinator.envoy.desk")
 
 JSON = ("content-type", "application/json")
 
@@ -97,6 +100,17 @@ class Books:
         self.terms = terms
         self.wishes = wishes
         self.choose = choose
+        self._seen: set[str] = set()
+
+    def look_at(self, endpoints: Sequence[str]) -> None:
+        """Tell the operator of engines that gateways cannot find, each once."""
+        for endpoint in endpoints:
+            if endpoint in self._seen:
+                continue
+            self._seen.add(endpoint)
+            if not contract.is_address(endpoint):
+                reason = "gateways know engines by address: name it so in `engines`"
+                log.warning("engine is named by host", engine=endpoint, reason=reason)
 
 
 class Desk:
@@ -186,6 +200,7 @@ class Desk:
             where = urlsplit(first.url)
             sets[":path"] = where.path + (f"?{where.query}" if where.query else "")
             endpoints, backend = (), target.id
+        self._books.look_at(endpoints)
         if reading.is_foreign or self._books.terms.interest is Interest.USAGE:
             sets["accept-encoding"] = "identity"  # what is read must be readable
         return Picked(

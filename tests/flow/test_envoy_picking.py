@@ -64,6 +64,7 @@ async def running() -> AsyncIterator[Rig]:
             listener("headers", ext_proc(request=NONE, response=NONE)),
             listener("original", ext_proc(request=BUFFERED, response=NONE), cluster="original"),
             listener("ai", ext_proc(metadata_options={}), cluster="original"),
+            listener("by-header", ext_proc(), cluster="by-header"),
             listener("listed", subset_of([pods[2]]), ext_proc()),
             listener("empty", subset_of([]), ext_proc()),
             listener("hasty", ext_proc("hasty")),
@@ -71,6 +72,7 @@ async def running() -> AsyncIterator[Rig]:
         ]
         clusters = [
             picking("pool", [*pods, refused]),
+            picking("by-header", [*pods, refused], ("header",)),
             original("original"),
             cluster("picker", [where], http2=True),
             cluster("hasty", [hasty], http2=True),
@@ -88,7 +90,7 @@ def rig(running: Rig) -> Rig:
 
 
 @pytest.mark.parametrize(
-    "gateway", ["duplex", "buffered", "roomy", "streamed", "headers", "original", "ai"]
+    "gateway", ["duplex", "buffered", "by-header", "streamed", "headers", "original", "ai"]
 )
 @pytest.mark.parametrize("at", [0, 2])
 async def test_a_request_goes_where_it_was_sent(rig: Rig, gateway: str, at: int) -> None:
@@ -253,6 +255,7 @@ async def test_an_empty_subset_is_no_absent_one(rig: Rig) -> None:
 FALLBACKS = [
     pytest.param("duplex", "{dead},{1}", "{1}", id="the first is dead"),
     pytest.param("buffered", "{dead},{1}", "{1}", id="the first is dead, buffered"),
+    pytest.param("by-header", "{dead},{1}", "{1}", id="the first is dead, by the header"),
     pytest.param("duplex", "{0},{2}", "{2}", id="the first answers 503"),
     pytest.param("duplex", "127.0.0.1:1,{2}", "{2}", id="the first is none of the cluster"),
     pytest.param("no-retry", "{dead},{1}", None, id="nothing is tried again"),
