@@ -1,7 +1,9 @@
 """The charts through two releases of Helm, and what they make against those of Kubernetes."""
 
 import json
+import re
 import subprocess
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +143,16 @@ def test_processes_take_what_the_chart_writes(tools: Path, tmp_path: Path, value
         assert any(path.startswith(f"{mount}/") or path == mount for mount in _mounts(documents)), (
             path
         )
+
+
+def test_the_guide_s_values_are_taken(tools: Path, tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "kubernetes.md").read_text()
+    (said,) = re.findall(r"^( +images: .*\n(?: {7}.*\n)+)", guide, re.M)
+    values = yaml.safe_load(textwrap.dedent(said))
+    assert len(values["coordinator"]["config"]["engines"]) == 2
+    files = dict(_files(made(tools, tmp_path, values)))
+    coordinator = read(Config, files["coordinator.yaml"].encode(), "coordinator.yaml")
+    assert isinstance(coordinator, Config) and len(coordinator.engines) == 2
 
 
 def _files(documents: list[Any]) -> Iterator[tuple[str, str]]:
