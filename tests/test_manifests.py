@@ -140,6 +140,16 @@ def test_the_metric_to_scale_by_exists() -> None:
     assert scaled and f"`{scaled[1]}`" in (ROOT / "docs" / "operations.md").read_text()
 
 
+def test_the_example_server_has_the_flags_that_the_readme_has() -> None:
+    server = documents(ROOT / "deploy" / "examples" / "vllm.yaml")[1]["spec"]["template"]["spec"]
+    (container,) = server["containers"]
+    flags = dict(flag.partition("=")[::2] for flag in container["args"])
+    readme = (ROOT / "README.md").read_text()
+    (asked,) = re.findall(r"vllm serve MODEL (.+?) \\\n +'(.+)'", readme)
+    assert set(asked[0].split()) <= flags.keys()
+    assert json.loads(flags["--kv-events-config"]) == json.loads(asked[1])
+
+
 def _values(node: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield each value's path; free-form mappings are one value."""
     if isinstance(node, dict) and node and at not in FREE:

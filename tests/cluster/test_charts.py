@@ -15,6 +15,8 @@ import yaml
 from agent.config import AgentConfig
 from coordinator.config import Config
 from lineside.settings import read
+from policies.lint import lint
+from policies.load import load
 from tests.chart_cases import GOOD, REFUSED
 from tests.cluster.servers import MERGE, Api
 from tests.generators import manifests
@@ -153,6 +155,20 @@ def test_the_guide_s_values_are_taken(tools: Path, tmp_path: Path) -> None:
     files = dict(_files(made(tools, tmp_path, values)))
     coordinator = read(Config, files["coordinator.yaml"].encode(), "coordinator.yaml")
     assert isinstance(coordinator, Config) and len(coordinator.engines) == 2
+
+
+def test_the_examples_are_taken(tools: Path, tmp_path: Path) -> None:
+    examples = ROOT / "deploy" / "examples"
+    servers = list(yaml.safe_load_all((examples / "vllm.yaml").read_text()))
+    assert wrong(tools, servers) == []
+    documents = made(tools, tmp_path, yaml.safe_load((examples / "values.yaml").read_text()))
+    assert wrong(tools, documents) == []
+    files = dict(_files(documents))
+    coordinator = read(Config, files["coordinator.yaml"].encode(), "coordinator.yaml")
+    assert isinstance(coordinator, Config), coordinator
+    assert coordinator.engines[0].url == "http://vllm-a-0.vllm.lineside.svc:8000"
+    policies = load([("policies.yaml", files["policies.yaml"].encode())])
+    assert policies.findings == () and lint(policies.resources) == []
 
 
 def _files(documents: list[Any]) -> Iterator[tuple[str, str]]:
