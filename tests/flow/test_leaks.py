@@ -110,6 +110,7 @@ class Party:
         headers = {
             "content-type": "application/json",
             "authorization": f"Bearer {SECRETS[0]}",
+            "x-api-key": SECRETS[0],
             "x-session-id": SECRETS[1],
             "cookie": f"a={SECRETS[2]}",
         }
@@ -182,6 +183,8 @@ async def party(logs: Path) -> AsyncIterator[Party]:
 
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
+RESPONSES = "/v1/responses"
 
 
 def chat(text: str, **more: Any) -> dict[str, Any]:
@@ -193,6 +196,15 @@ def completion(prompt: Any, **more: Any) -> dict[str, Any]:
     return {"model": "m", "prompt": prompt, "max_tokens": 24, "ignore_eos": True} | more
 
 
+def message(text: str, **more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": [{"type": "text", "text": text}]}]
+    return {"model": "m", "system": text, "messages": messages, "max_tokens": 24} | more
+
+
+def response(text: str, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "instructions": text, "input": text, "max_output_tokens": 24} | more
+
+
 async def _good_requests(here: Party, client: aiohttp.ClientSession) -> None:
     for stream in (False, True):
         for path, body in (
@@ -201,6 +213,10 @@ async def _good_requests(here: Party, client: aiohttp.ClientSession) -> None:
             (COMPLETIONS, completion(IDS, stream=stream)),
             (COMPLETIONS, completion([IDS, IDS[::-1]], stream=stream)),
             (CHAT, chat(PROMPT, cache_salt=MARKER, user=MARKER, stream=stream)),
+            (MESSAGES, message(PROMPT, stream=stream)),
+            (MESSAGES, message(PROMPT, cache_salt=MARKER, stream=stream)),
+            (COUNT, message(PROMPT)),
+            (RESPONSES, response(PROMPT, stream=stream, metadata={MARKER: MARKER})),
         ):
             assert await here.ask(client, path, body) == 200
 
@@ -218,6 +234,14 @@ async def _bad_requests(here: Party, client: aiohttp.ClientSession) -> None:
         (COMPLETIONS, completion([*IDS, -1]), 400),
         (COMPLETIONS, completion([*IDS, MARKER]), 400),
         (f"/v1/{MARKER}?q={MARKER}", chat(PROMPT), 404),
+        (MESSAGES, message(PROMPT, messages=[{"role": MARKER, "content": MARKER}]), 400),
+        (MESSAGES, message(PROMPT, system={MARKER: MARKER}), 400),
+        (MESSAGES, message(PROMPT * 300), 400),
+        (MESSAGES, {"model": "m", "messages": MARKER}, 400),
+        (COUNT, message(PROMPT, tools=MARKER), 400),
+        (RESPONSES, response(PROMPT, input=[{"type": MARKER}]), 400),
+        (RESPONSES, response(PROMPT, previous_response_id=MARKER), 404),
+        ("/v1/embeddings", {"model": "m", "input": PROMPT}, 404),
     ):
         assert await here.ask(client, path, body) == status, (path, status)
     host, port = here.http.removeprefix("http://").split(":")
@@ -242,6 +266,7 @@ async def _failures(here: Party, client: aiohttp.ClientSession) -> None:
                 assert answer.status == 200
         assert await here.ask(client, CHAT, chat(PROMPT, stream=True)) in status
         assert await here.ask(client, COMPLETIONS, completion(IDS, stream=True)) in status
+        assert await here.ask(client, MESSAGES, message(PROMPT, stream=True)) in status
         for engine in here.engines:
             async with client.delete(f"http://{engine}/sim/faults"):
                 pass
