@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cli import demo, doctor, get, policy, processes, replay, route, sim, store, up
+from cli import demo, doctor, get, policy, processes, replay, rollout, route, sim, store, up
 from cli.admin import Refused
 from cli.children import CouldNotRun
 from cli.parsing import Parser
@@ -16,7 +16,6 @@ DESCRIPTION = """\
 Lineside routes each request to the vLLM engine that already holds its prompt."""
 
 EPILOG = """\
-`lineside COMMAND --help` says more.
 Exit codes: 0 clean, 1 findings or refusal, 2 usage, 3 could not run."""
 
 
@@ -27,7 +26,7 @@ def parser() -> Parser:
     commands = top.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", required=True
     )
-    for module in (demo, up, doctor, get, route, policy, replay, store, processes, sim):
+    for module in (demo, up, doctor, get, route, policy, rollout, replay, store, processes, sim):
         module.add_to(commands)
     return top
 

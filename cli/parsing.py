@@ -25,6 +25,12 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
             names = [len(name) for name in action.choices]
             self._action_max_length = max(self._action_max_length, *names, 0) + 2
 
+    def _format_action(self, action: argparse.Action) -> str:
+        """Leave out the line that says `COMMAND` above the commands."""
+        said = super()._format_action(action)
+        is_list = isinstance(action, argparse._SubParsersAction)
+        return said.partition("\n")[2] if is_list else said
+
 
 class Parser(argparse.ArgumentParser):
     """A command. Options are never abbreviated: a new one would change what a script means."""

@@ -50,34 +50,38 @@ def add_to(commands: Subcommands) -> None:
         help="whether it can be read, written and watched, and what is in it",
         description="Read, write, lease and watch a key of its own; then say what is in the store.",
     )
-    _add_store(check)
+    add_store(check)
     check.add_argument("--json", action="store_true", help="print one JSON object")
-    check.set_defaults(run=lambda arguments: asyncio.run(_told(_check, arguments)))
+    check.set_defaults(run=lambda arguments: asyncio.run(told(_check, arguments)))
     export = does.add_parser(
         "export",
         help="copy its lasting keys to a file",
         description="Copy all keys but those that go with a process, as lines of JSON.",
     )
-    _add_store(export)
+    add_store(export)
     export.add_argument("--to", required=True, type=Path, metavar="FILE", help="a new file")
-    export.set_defaults(run=lambda arguments: asyncio.run(_told(_export, arguments)))
+    export.set_defaults(run=lambda arguments: asyncio.run(told(_export, arguments)))
     import_ = does.add_parser(
         "import",
         help="write a copy into it",
         description="Write the keys of a copy. Stop the coordinators first.",
     )
-    _add_store(import_)
+    add_store(import_)
     import_.add_argument("file", type=Path, metavar="FILE", help="what `store export` wrote")
     import_.add_argument(
         "--replace", action="store_true", help="also keys that have another value there"
     )
-    import_.set_defaults(run=lambda arguments: asyncio.run(_told(_import, arguments)))
+    import_.set_defaults(
+        must_exist=False, run=lambda arguments: asyncio.run(told(_import, arguments))
+    )
 
 
-def _add_store(command: Parser) -> None:
+def add_store(command: Parser) -> None:
+    """Add the options that say which store a command is about."""
     which = command.add_mutually_exclusive_group(required=True)
     which.add_argument("--config", type=Path, metavar="FILE", help="a coordinator's configuration")
     which.add_argument("--store", metavar="STORE", help="sqlite:PATH or etcd:http://HOST:PORT,...")
+    command.set_defaults(must_exist=True)
 
 
 @asynccontextmanager
@@ -106,14 +110,15 @@ def _store(arguments: argparse.Namespace) -> Store:
     if config.store == "memory":
         raise Refused("the store is `memory`: it is nowhere but in its coordinator")
     kind, _, path = config.store.partition(":")
-    if kind == "sqlite" and arguments.does != "import" and not Path(path).is_file():
-        raise CouldNotRun(f"there is no file `{path}`")
+    if kind == "sqlite" and arguments.must_exist and not Path(path).is_file():
+        raise CouldNotRun(f"there is no file `{path}`", "a coordinator makes it at its first start")
     return store_of(config.store, config.etcd if arguments.config else EtcdAccess())
 
 
-async def _told(
+async def told(
     do: Callable[[Store, argparse.Namespace], Awaitable[int]], arguments: argparse.Namespace
 ) -> int:
+    """Do something with the store that was named; return the exit code."""
     try:
         async with _opened(arguments) as store:
             return await do(store, arguments)

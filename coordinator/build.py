@@ -52,6 +52,7 @@ from coordinator.resources import ResourceFolder
 from coordinator.rules import Resources, Rules
 from coordinator.state import State
 from coordinator.store import Store, StoreUnavailable, cluster_secret
+from coordinator.stored_resources import StoredResources
 from coordinator.stores.opening import store_of
 from coordinator.tagging import GivenTags
 from coordinator.tokens import Tokens
@@ -97,7 +98,7 @@ class Parts:
     door: Door
     gateways: GatewayDoors
     envoy: EnvoyDoor
-    resources: ResourceFolder | None
+    resources: ResourceFolder | StoredResources
     kept: LearnedStore
     state: State
     lag: Lag
@@ -131,8 +132,8 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     numbering = Numbering(store, core.cluster)
     agents = _agents(config, core, secret, numbering)
     cap = IndexCap(config.index_bytes, core.cluster, core.caches)
-    folder = _folder(config, core.rules, keys)
-    state = _state(store, secret, agents, numbering, kept)
+    folder = _folder(config, store, core.rules, keys)
+    state = _state(store, secret, agents, (numbering, kept, folder))
     registry.register(state)
     readiness = Readiness(core.service, cap, numbering, state.pulse, folder)
     gauges = Gauges(core.service, readiness, core.caches, cap, agents.counters, lambda: lag.seconds)
@@ -189,11 +190,15 @@ async def _opened(config: Config, stack: AsyncExitStack) -> tuple[Store, bytes]:
 
 
 def _state(
-    store: Store, secret: bytes, agents: AgentsServicer, numbering: Numbering, kept: LearnedStore
+    store: Store,
+    secret: bytes,
+    agents: AgentsServicer,
+    writers: Sequence[Numbering | LearnedStore | ResourceFolder | StoredResources],
 ) -> State:
     def remake() -> None:
-        numbering.remake()
-        kept.remake()
+        for each in writers:
+            if not isinstance(each, ResourceFolder):  # it writes nothing
+                each.remake()
 
     clock = SystemClock()
     pulse = Pulse(store, secret, clock, remake)
@@ -277,9 +282,11 @@ def _agents(config: Config, core: _Core, secret: bytes, numbering: Numbering) ->
     )
 
 
-def _folder(config: Config, rules: Rules, keys: ProviderKeys) -> ResourceFolder | None:
+def _folder(
+    config: Config, store: Store, rules: Rules, keys: ProviderKeys
+) -> ResourceFolder | StoredResources:
     if config.resources is None:
-        return None
+        return StoredResources(store, rules, _reader_of(keys), SystemClock())
     return ResourceFolder(Path(config.resources), rules, _reader_of(keys))
 
 
@@ -289,7 +296,7 @@ def _admin(
     readiness: Readiness,
     registry: CollectorRegistry,
     cap: IndexCap,
-    folder: ResourceFolder | None,
+    folder: ResourceFolder | StoredResources,
     lag: Lag,
     providers: ProviderViews,
     state: State,
@@ -300,7 +307,7 @@ def _admin(
         config,
         registry,
         partial(_index_shown, core.caches, cap, core.service.overlay),
-        lambda: {**core.rules.shown(), **(folder.shown() if folder else _NO_FOLDER)},
+        lambda: {**core.rules.shown(), **folder.shown()},
         providers.shown,
         lambda: lag.silence_s,
         state.shown,
@@ -317,10 +324,6 @@ def _registry() -> CollectorRegistry:
 def _reader_of(keys: ProviderKeys) -> Callable[[Resources], None]:
     """Return what reads providers' keys whenever resources are looked at."""
     return lambda resources: keys.read(resources.providers)
-
-
-_NO_FOLDER: Mapping[str, object] = {"source": None, "rejected": False, "findings": []}
-"""What is shown where no resources are watched."""
 
 
 def _greeter(

@@ -299,7 +299,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Share of the requests to an engine whose events were lost that ask it to announce anew the
     blocks they hit (vLLM from 0.26), until what is known of its cache proves right."""
     resources: Name | None = None
-    """Folder or file of policies, pools, worker sets and providers, watched for changes."""
+    """Folder or file of policies, pools, worker sets and providers, watched for changes. `null`:
+    what `lineside apply` put into the store."""
     tags: tuple[Annotated[str, Meta(pattern=r"^[^=,\s]+(=(present|absent|unknown))?\Z")], ...] = ()
     """Tags of every request: `NAME`, or `NAME=absent`. One that nothing names is unknown."""
     tags_header: Name | None = None

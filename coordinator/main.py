@@ -38,7 +38,7 @@ async def run(config: Config, stop: asyncio.Event, announce: process.Announce) -
     async with AsyncExitStack() as stack:
         parts = await build(config, stack)
         parts.discovery.begin()
-        if parts.resources is not None and (errors := await parts.resources.start()):
+        if errors := await parts.resources.start():
             raise OSError(f"resources cannot be put into force: {errors[0]}")
         bound = await _listening(parts, stack)
         async with asyncio.TaskGroup() as tasks:
@@ -49,9 +49,8 @@ async def run(config: Config, stop: asyncio.Event, announce: process.Announce) -
                 tasks.create_task(_measure(parts.lag), name="loop lag"),
                 tasks.create_task(_keep(parts.kept), name="keep what was learned"),
                 tasks.create_task(parts.state.run(), name="state"),
+                tasks.create_task(parts.resources.run(), name="resources"),
             ]
-            if parts.resources is not None:
-                running.append(tasks.create_task(parts.resources.run(), name="resources"))
             gc.collect()
             gc.freeze()  # what was built so far lives as long as the process
             gc.set_threshold(20_000, 10, 10)  # requests leave no cycles; a look costs 5 % of ingest

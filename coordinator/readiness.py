@@ -15,6 +15,7 @@ from coordinator.numbering import Numbering
 from coordinator.pulse import Pulse
 from coordinator.resources import ResourceFolder
 from coordinator.service import Service
+from coordinator.stored_resources import StoredResources
 from lineside.ids import EngineId
 
 FILL_S = 10.0
@@ -62,7 +63,7 @@ class Readiness:
         cap: IndexCap,
         numbering: Numbering,
         pulse: Pulse,
-        resources: ResourceFolder | None = None,
+        resources: ResourceFolder | StoredResources | None = None,
     ) -> None:
         self._service = service
         self._resources = resources

@@ -17,10 +17,12 @@ import aiohttp
 import pytest
 
 from cli.main import main
+from coordinator import applied
 from coordinator.store import SECRET_KEY
 from tests import etcds
 from tests.captures import ids
 from tests.killable import Process, free_ports
+from tests.test_applied import policy
 
 pytestmark = [pytest.mark.flow, etcds.needs_etcd]
 
@@ -150,6 +152,10 @@ async def test_whatever_becomes_of_etcd_requests_are_served(
                 return all([await three.overlap(name) == len(PREFIX) for name in NAMES])
 
             await three.until(everybody)
+            file = tmp_path / "policy.yaml"
+            file.write_text(policy("kept")[1])
+            words = ["apply", "-f", str(file), "--store", f"etcd:{member.url}"]
+            assert await asyncio.to_thread(main, words) == 0
             secret = await store.get(SECRET_KEY)
             traffic = tasks.create_task(three.traffic())
             await three.until(warm)
@@ -166,6 +172,12 @@ async def test_whatever_becomes_of_etcd_requests_are_served(
             kept = await store.get(SECRET_KEY)
             assert (kept and kept.value) == (secret and secret.value)
             assert await three.degraded("one") == set()
+            for name in NAMES:
+                said = await three.ask(name, "/debug/policies")
+                assert [each["name"] for each in said["policies"]] == ["default/kept"]
+            newest = (await applied.history(store)).newest
+            assert newest is not None
+            assert newest.documents == (("policy.yaml", file.read_text()),)
             assert await warm()
 
             code = await asyncio.to_thread(

@@ -1,0 +1,162 @@
+"""Sets of resources in the store, and a coordinator that follows them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from coordinator import applied
+from coordinator.applied import KEPT, NoSuchSet, TooLarge
+from coordinator.cluster import Cluster
+from coordinator.rules import Rules
+from coordinator.store import Delete, Put, Store
+from coordinator.stored_resources import StoredResources
+from coordinator.stores.sqlite import SqliteStore
+from lineside.clock import SystemClock
+
+
+def policy(name: str, text: str = "") -> tuple[str, str]:
+    """Return a file with a policy, and more of it."""
+    return (
+        f"{name}.yaml",
+        f"""\
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferencePolicy
+metadata: {{name: {name}}}
+spec:
+  rules:
+    - name: all
+      matches: [{{model: none}}]
+      reject: {{status: 429, message: {name}}}
+{text}""",
+    )
+
+
+async def put(store: Store, *documents: tuple[str, str]) -> int:
+    made, _ = await applied.apply(store, documents, "me@here", 1.0)
+    return made.number
+
+
+async def test_sets_are_numbered_and_what_is_there_makes_none() -> None:
+    store = SqliteStore(":memory:")
+    assert [await put(store, policy("a")), await put(store, policy("b"))] == [1, 2]
+    assert await put(store, policy("b")) == 2
+    many = [put(store, policy(f"c{n}")) for n in range(5)]
+    assert sorted(await asyncio.gather(*many)) == [3, 4, 5, 6, 7]
+    sets = await applied.history(store)
+    assert (sets.current, list(sets.by_number)) == (7, [1, 2, 3, 4, 5, 6, 7])
+    await store.close()
+
+
+async def test_undo_goes_back_further_each_time() -> None:
+    store = SqliteStore(":memory:")
+    with pytest.raises(NoSuchSet, match="nothing was ever applied"):
+        await applied.undo(store, None, "me", 1.0)
+    for name in "abc":
+        await put(store, policy(name))
+    made = [await applied.undo(store, None, "me", 2.0) for _ in range(2)]
+    assert [(each.number, each.undoes_to) for each in made] == [(4, 2), (5, 1)]
+    assert made[1].documents == (policy("a"),)
+    with pytest.raises(NoSuchSet, match="no set before 1 is kept"):
+        await applied.undo(store, None, "me", 2.0)
+    assert await put(store, policy("d")) == 6
+    back = await applied.undo(store, None, "me", 3.0)
+    assert (back.number, back.undoes_to) == (7, 3)
+    assert (await applied.undo(store, 2, "me", 3.0)).documents == (policy("b"),)
+    with pytest.raises(NoSuchSet, match="set 99 is not kept"):
+        await applied.undo(store, 99, "me", 3.0)
+    await store.close()
+
+
+async def test_the_latest_sets_are_kept() -> None:
+    store = SqliteStore(":memory:")
+    for n in range(KEPT + 5):
+        await put(store, policy(f"p{n}"))
+    sets = await applied.history(store)
+    assert list(sets.by_number) == list(range(6, KEPT + 6))
+    with pytest.raises(TooLarge, match="bytes"):
+        await put(store, ("large.yaml", "#" * 1_000_000))
+    assert (await applied.history(store)).current == KEPT + 5
+    await store.close()
+
+
+class Follower:
+    """A coordinator, as much of it as follows sets."""
+
+    def __init__(self, store: Store) -> None:
+        self.rules = Rules(Cluster())
+        self.resources = StoredResources(store, self.rules, lambda _: None, SystemClock())
+
+    @property
+    def policies(self) -> list[str]:
+        return [each.metadata.name for each in self.rules.resources.policies]
+
+    async def __aenter__(self) -> "Follower":
+        assert await self.resources.start() == ()
+        self._running = asyncio.ensure_future(self.resources.run())
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+
+
+async def until(holds: Callable[[], Awaitable[bool]] | Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not (found if isinstance(found := holds(), bool) else await found):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_what_is_applied_is_in_force_and_what_is_wrong_is_not() -> None:
+    store = SqliteStore(":memory:")
+    await put(store, policy("a"))
+    async with Follower(store) as one:
+        assert one.policies == ["a"]
+        await put(store, policy("b"))
+        await until(lambda: one.policies == ["b"])
+        await put(store, policy("c", "  wrong: 1\n"))
+        await until(lambda: one.resources.rejected)
+        assert one.policies == ["b"]
+        assert one.resources.shown()["source"] == "set 3 of the store"
+        async with Follower(store) as new:  # it takes the latest that it can use
+            assert (new.policies, new.resources.rejected) == (["b"], True)
+        await applied.undo(store, 1, "me", 1.0)
+        await until(lambda: one.policies == ["a"])
+        assert not one.resources.rejected
+    await store.close()
+
+
+async def test_a_set_that_cannot_be_used_and_none_before_end_the_start() -> None:
+    store = SqliteStore(":memory:")
+    await put(store, policy("c", "  wrong: 1\n"))
+    errors = await Follower(store).resources.start()
+    assert [each.code for each in errors] == ["unknown-field"]
+    await store.close()
+
+
+async def test_a_store_that_lost_its_data_gets_back_what_is_in_force() -> None:
+    store = SqliteStore(":memory:")
+    await put(store, policy("a"))
+    async with Follower(store) as one:
+        await store.transact({}, [Delete(applied.CURRENT), Delete(f"{applied.SETS}00000001")])
+        one.resources.remake()
+
+        async def is_back() -> bool:
+            newest = (await applied.history(store)).newest
+            return newest is not None and newest.documents == (policy("a"),)
+
+        await until(is_back)
+        assert one.policies == ["a"]
+    await store.close()
+
+
+async def test_a_set_of_another_release_is_told_and_left() -> None:
+    store = SqliteStore(":memory:")
+    await put(store, policy("a"))
+    async with Follower(store) as one:
+        writes = [Put(f"{applied.SETS}00000002", b'{"new": 1}'), Put(applied.CURRENT, b"2")]
+        await store.transact({}, writes)
+        await until(lambda: one.resources.rejected)
+        assert one.policies == ["a"]
+    await store.close()
