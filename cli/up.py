@@ -28,7 +28,7 @@ from coordinator.resources import unfit
 FIRST_LOOK_S = 10.0
 """How long to wait for the engines before saying what is there."""
 
-ENGINE_KEYS = ("kv", "replay", "tokenizer", "rank", "topic", "api_key_file")
+ENGINE_KEYS = ("kv", "replay", "tokenizer", "rank", "topic", "api_key_file", "gpus")
 
 DESCRIPTION = """\
 Run a coordinator, its gateway and an agent for engines, until Ctrl-C.
@@ -37,7 +37,8 @@ An engine is http://HOST:PORT, with options behind commas:
   replay=tcp://HOST:PORT  its replay socket (else asked of it, else port 5558)
   tokenizer=DIR           has tokenizer.json; or ORG/NAME at a model hub
   rank=N, topic=TEXT      only this data-parallel rank, this topic prefix
-  api_key_file=FILE       the key that it was started with (--api-key)"""
+  api_key_file=FILE       the key that it was started with (--api-key)
+  gpus=GPU-UUID+GPU-UUID  what it runs on, as `nvidia-smi -L` prints them"""
 
 
 class BadEngine(ValueError):
@@ -144,11 +145,16 @@ def parse_engine(text: str) -> dict[str, Any]:
     return engine
 
 
-def _option(key: str, value: str) -> str | int:
+def _option(key: str, value: str) -> str | int | list[str]:
     if key == "rank":
         if not value.isdigit():
             raise BadEngine(f"rank `{value}` is not a number from 0")
         return int(value)
+    if key == "gpus":
+        uuids = value.split("+")
+        if wrong := next((each for each in uuids if not each.startswith("GPU-")), None):
+            raise BadEngine(f"`{wrong}` is not a GPU's UUID: `nvidia-smi -L` prints them")
+        return uuids
     if key == "tokenizer" and not hub.is_name(value):
         directory = Path(value).expanduser()
         if not (directory / "tokenizer.json").is_file():

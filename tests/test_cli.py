@@ -38,6 +38,11 @@ MODEL = Path(__file__).parent.parent / "simulate" / "model"
             {"url": "http://h:1", "tokenizer": str(MODEL.resolve())},
             id="a tokenizer",
         ),
+        pytest.param(
+            "http://h:1,gpus=GPU-a+GPU-b",
+            {"url": "http://h:1", "gpus": ["GPU-a", "GPU-b"]},
+            id="GPUs",
+        ),
     ],
 )
 def test_an_engine_is_read(text: str, engine: dict[str, Any]) -> None:
@@ -54,6 +59,7 @@ def test_an_engine_is_read(text: str, engine: dict[str, Any]) -> None:
         pytest.param("http://h:1,kvs=tcp://h:1", "`kv=`", id="an unknown option"),
         pytest.param("http://h:1,rank=x", "not a number", id="a rank that is no number"),
         pytest.param("http://h:1,tokenizer=/nowhere", "no tokenizer.json", id="no tokenizer"),
+        pytest.param("http://h:1,gpus=0", "is not a GPU's UUID", id="a GPU's index"),
     ],
 )
 def test_what_cannot_be_read_is_explained(text: str, words: str) -> None:
