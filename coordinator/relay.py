@@ -42,8 +42,9 @@ from policies.reserved import HOP_BY_HOP
 ANSWER_BYTES = 64 * 2**20
 """A larger answer that is not streamed counts as broken off."""
 
-HELD_BYTES = 2**16
-"""A stream that brings more than this before any content is sent on as it is."""
+HELD_BYTES = 2**20
+"""A stream that brings more than this before any content is sent on as it is: what announces a
+response repeats its instructions and tools, twice."""
 
 TOUCH_S = 1.0
 """How often at most the timer of a stream that flows is moved: a wait may end that much early."""
@@ -234,7 +235,7 @@ class Relay:
         self, upstream: aiohttp.ClientResponse, limit: Limit
     ) -> Refusal | NotBegun | None:
         stream = self._passed = self._carriage.stream(self._routed.request.usage_asked)
-        held, response, readany = b"", None, upstream.content.readany
+        held, response, told, readany = b"", None, False, upstream.content.readany
         while True:
             try:
                 chunk = await readany()
@@ -243,19 +244,20 @@ class Relay:
             if not chunk and not (stream.done or stream.failed):
                 return UpstreamBroken()  # whether it hung up or ended: the answer is not whole
             out = stream.feed(chunk) if chunk else stream.close()
+            if not told and stream.has_content:
+                told = True
+                self._service.first_token(self._routed)
+                limit.enter("idle")
             if response is not None:
                 if out:
                     await response.write(out)
             else:
                 held += out
-                if stream.has_content:
-                    self._service.first_token(self._routed)
-                elif stream.failed:
+                if stream.failed and not told:
                     return self._not_begun(held)
-                elif chunk and not stream.done and len(held) <= HELD_BYTES:
+                if chunk and not (told or stream.done or len(held) > HELD_BYTES):
                     continue
                 response = await self._start(upstream, stream, held)
-                limit.enter("idle")
             if not chunk:
                 break
             if limit.touch():

@@ -194,3 +194,21 @@ async def test_an_api_is_known_by_its_path_before_any_header() -> None:
         assert set(json.loads(said)) == {"error"}
         _, _, said = await running.post("/v1/no", {}, headers)
         assert json.loads(said)["type"] == "error"
+
+
+@pytest.mark.parametrize("bytes_", [10_000, 3_000_000], ids=["held", "too much to be held"])
+async def test_a_first_token_is_noted_however_long_its_announcement_is(bytes_: int) -> None:
+    announced = {"type": "response.created", "response": {"instructions": "x" * bytes_}}
+    delta = {"type": "response.output_text.delta", "delta": "x"}
+    ended = {"type": "response.completed", "response": {"status": "completed"}}
+    raw = b"".join(
+        f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode()
+        for each in (announced, delta, ended)
+    )
+    async with before(Replayer(Said.events(raw))) as running:
+        body = {"model": MODEL, "input": "x", "stream": True}
+        status, headers, said = await running.post("/v1/responses", body)
+        assert (status, said) == (200, raw)
+        outcome = (await running.record(headers))["outcome"]
+        assert (outcome["end"], outcome["finish"]) == ("finished", "stop")
+        assert outcome["ttft_s"] > 0
