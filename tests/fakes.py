@@ -34,6 +34,8 @@ class FakeEngine:
     ready: bool = True
     key: str | None = None
     """What it was started with as `--api-key`."""
+    refuses: str | None = None
+    """A field of the body that it is too old to know."""
     _runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0) -> None:
@@ -101,6 +103,9 @@ class FakeEngine:
             await asyncio.sleep(self.first_s)
             if body["model"] not in (*self.models, *self.adapters):
                 return web.json_response(unknown_model(body["model"]), status=404)
+            if self.refuses is not None and self.refuses in body:
+                error = {"message": f"extra fields: {self.refuses}", "code": 400}
+                return web.json_response({"error": error}, status=400)
             if body.get("temperature", 0) < 0:
                 return web.json_response(BAD_TEMPERATURE, status=400)
             if body.get("stream"):

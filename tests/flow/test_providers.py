@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import MODEL
+from tests.fakes import MODEL, FakeEngine
 from tests.gateways import until
 from tests.provider_scenes import CHAT, MESSAGE, UPSTREAM, in_order, scene
 from tests.provider_stubs import KEY, WORDS, Stub
@@ -131,6 +131,29 @@ async def test_a_backend_that_refuses_to_report_usage_is_asked_without_and_remem
         assert status == 400
         assert "stream_options" in json.loads(answer)["error"]["message"]
         assert len(stub.calls) == 4
+
+
+async def test_an_engine_that_is_too_old_to_report_usage_serves_all_the_same(
+    tmp_path: Path,
+) -> None:
+    engine = FakeEngine(refuses="stream_options")
+    async with scene(tmp_path, {}, in_order("nobody"), engine) as s:
+        for tries in (1, 0):
+            status, answer, record = await s.ask(CHAT | {"stream": True})
+            assert (status, said(CHAT_PATH, True, answer)) == (200, "w0w1w2w3w4")
+            assert len(record["attempts"]) == tries
+        assert [("stream_options" in body) for body in engine.bodies] == [True, False, False]
+        assert await s.running.inflight() == [0]
+
+
+async def test_a_deployment_of_azure_is_in_the_path(tmp_path: Path) -> None:
+    stub = Stub("AzureOpenAI")
+    more = '  apiVersion: "2024-10-21"'
+    async with scene(tmp_path, {"azure": stub}, in_order("azure"), more=more) as s:
+        assert (await s.ask(CHAT))[0] == 200
+        (call,) = stub.calls
+        where = f"/openai/deployments/{QUOTED}/chat/completions?api-version=2024-10-21"
+        assert call.path == where
 
 
 async def test_a_refusal_of_something_else_is_passed_on_whole(tmp_path: Path) -> None:
