@@ -465,6 +465,29 @@ def test_system_words_stay_where_they_are_said() -> None:
     ]
 
 
+def test_a_whole_number_may_be_written_as_a_fraction() -> None:
+    assert put(CHAT, ANTHROPIC, chat(HELLO, max_tokens=16.0))["max_tokens"] == 16
+    assert put(ANTHROPIC, CHAT, message(HELLO, max_tokens=16.0))["max_completion_tokens"] == 16
+    assert refused(CHAT, ANTHROPIC, chat(HELLO, max_tokens=16.5)) == "max_tokens"
+
+
+def test_an_answer_that_must_cite_is_for_who_can() -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "d"}
+    for enabled, param in ((True, "messages[0].content[0].citations"), (False, None)):
+        document = {"type": "document", "source": source, "citations": {"enabled": enabled}}
+        body = message({"role": "user", "content": [document]})
+        if param is None:
+            assert put(ANTHROPIC, CHAT, body)["messages"] == [user("d")]
+        else:
+            assert refused(ANTHROPIC, CHAT, body) == param
+
+
+def test_what_the_model_goes_on_with_has_no_blank_at_its_end() -> None:
+    begun = chat(HELLO, assistant("It is: \n"))
+    assert put(CHAT, ANTHROPIC, begun)["messages"][-1]["content"] == "It is:"
+    assert put(CHAT, CONVERSE, begun)["messages"][-1]["content"] == [{"text": "It is:"}]
+
+
 def test_converse_takes_turns() -> None:
     body = put(CHAT, CONVERSE, chat(HELLO, user("again"), assistant("a"), assistant("b"), HELLO))
     assert [(turn["role"], len(turn["content"])) for turn in body["messages"]] == [

@@ -38,8 +38,13 @@ class _Image(msgspec.Struct, tag="image"):
     cache_control: Json | None = None
 
 
+class _Citations(msgspec.Struct):
+    enabled: bool | None = None
+
+
 class _Document(msgspec.Struct, tag="document"):
     source: _Base64 | _Plain
+    citations: _Citations | None = None
     title: str | None = None
     context: str | None = None
     cache_control: Json | None = None
@@ -143,12 +148,12 @@ _FIELDS = {"stops": "stop_sequences", "choice": "tool_choice", "user": "metadata
     "effort": "output_config.effort",
     "schema": "output_config.format",
 }
-_KNOWN = frozenset(_Body.__struct_fields__)
+KNOWN = frozenset(_Body.__struct_fields__)
 
 
 def ask_of_anthropic(body: Mapping[str, Any]) -> Ask:
     """Return what a message asks for. Raises `Untranslatable`."""
-    unknown_fields(body, _KNOWN, LEFT_OUT)
+    unknown_fields(body, KNOWN, LEFT_OUT)
     message = typed(body, _Body)
     output = message.output_config or _Output()
     choice = message.tool_choice
@@ -237,10 +242,12 @@ def _piece(block: _Text | _Image | _Document, at: str) -> Iterator[Shown]:
             yield ask.Image(at, url=url, cache=cache)
         case _Image(_Base64(media_type, data), cache):
             yield ask.Image(at, media_type=media_type, data=data, cache=cache)
-        case _Document(_Plain(data), title, context, cache):
+        case _Document(citations=_Citations(enabled=True)):
+            raise cannot_carry(f"{at}.citations")
+        case _Document(_Plain(data), _, title, context, cache):
             yield from (ask.Text(each, at) for each in (title, context) if each)
             yield ask.Text(data, at, cache)
-        case _Document(_Base64(media_type, data), title, context, cache):
+        case _Document(_Base64(media_type, data), _, title, context, cache):
             if media_type != "application/pdf":
                 raise cannot_carry(f"{at}.source.media_type")
             if context:

@@ -62,6 +62,12 @@ def _turns(turns: list[Turn]) -> list[Json]:
             joined[-1]["content"] += blocks
         elif blocks:
             joined.append({"role": turn.role, "content": blocks})
+    if (
+        joined
+        and joined[-1]["role"] == "assistant"
+        and "text" in (last := joined[-1]["content"])[-1]
+    ):
+        last[-1]["text"] = last[-1]["text"].rstrip()  # models that go on with it refuse a blank
     return joined
 
 

@@ -30,7 +30,7 @@ def cannot_carry(param: str, instead: str = "leave it out") -> Untranslatable:
 def typed(body: Mapping[str, Any], type_: type[T]) -> T:
     """Return a body in the form that translation works on. Raises `Untranslatable` with a path."""
     try:
-        return msgspec.convert(body, type_)
+        return msgspec.convert({k: _whole(k, v) for k, v in body.items()}, type_)
     except msgspec.ValidationError as error:
         found = _PLACE.search(str(error))
         param = found[1] if found else None
@@ -39,6 +39,17 @@ def typed(body: Mapping[str, Any], type_: type[T]) -> T:
             f"{place} has a form or a value that cannot be carried to a backend of another API",
             param,
         ) from None
+
+
+_WHOLE = frozenset(
+    {"max_tokens", "max_completion_tokens", "max_output_tokens", "top_k", "thinking_token_budget"}
+)
+
+
+def _whole(name: str, value: Any) -> Any:
+    """Return a field that is a whole number as one: some clients send 16.0."""
+    is_whole = name in _WHOLE and isinstance(value, float) and value.is_integer()
+    return int(value) if is_whole else value
 
 
 def unknown_fields(body: Mapping[str, Any], known: frozenset[str], dropped: frozenset[str]) -> None:
