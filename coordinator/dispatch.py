@@ -62,6 +62,7 @@ RANK = "x-data-parallel-rank"
 
 _NOT_FORWARDED = HOP_BY_HOP | {
     "accept-encoding",  # the stream must be readable
+    "api-key",  # where Azure's clients have it
     "authorization",  # the client's key is for this door
     "content-encoding",
     "content-length",
@@ -262,7 +263,8 @@ def session(credentials: Credentials) -> aiohttp.ClientSession:
 def forwarded(client_headers: Iterable[tuple[str, str]], request_id: str) -> CIMultiDict[str]:
     """Return the headers that an engine gets: the client's, less those that end here."""
     headers = CIMultiDict(client_headers)
-    named = {name.strip().lower() for name in headers.get("connection", "").split(",")}
+    connection = ",".join(headers.getall("connection", ()))
+    named = {name.strip().lower() for name in connection.split(",")}
     for name in {name.lower() for name in headers}:
         if name in _NOT_FORWARDED or name in named or name.startswith("x-lineside-"):
             headers.popall(name)

@@ -7,8 +7,11 @@ def test_headers_are_the_clients_less_those_that_end_here() -> None:
     client = [
         ("Host", "gateway"),
         ("Connection", "keep-alive, X-Hop"),
+        ("Connection", "X-Leap"),
         ("X-Hop", "1"),
+        ("X-Leap", "1"),
         ("Authorization", "Bearer key"),
+        ("Api-Key", "key"),
         ("Content-Length", "3"),
         ("Content-Type", "application/json; charset=utf-8"),
         ("Accept-Encoding", "gzip"),
