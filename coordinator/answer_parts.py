@@ -59,14 +59,10 @@ class MessageUsage(msgspec.Struct):
     cache_creation_input_tokens: int | None = None
 
     def after(self, started: "MessageUsage") -> "MessageUsage":
-        """Return the last word on usage: a stream's end may leave out what its start said."""
-        if self.input_tokens is not None:
-            return self
+        """Return the last word on each count: a stream's end may leave out what its start said."""
+        fields = self.__struct_fields__
         return MessageUsage(
-            started.input_tokens,
-            self.output_tokens,
-            started.cache_read_input_tokens,
-            started.cache_creation_input_tokens,
+            *(getattr(started if getattr(self, f) is None else self, f) for f in fields)
         )
 
     def read(self) -> Usage:

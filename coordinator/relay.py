@@ -7,6 +7,7 @@ if the answer were complete.
 
 import asyncio
 import contextlib
+import zlib
 from dataclasses import dataclass
 
 import aiohttp
@@ -52,15 +53,24 @@ TOUCH_S = 1.0
 CUT_S = 0.5
 """What a client gets to take the error event in, before it is cut off."""
 
-STREAMS = frozenset({"text/event-stream", "application/vnd.amazon.eventstream"})
+STREAMS = frozenset(
+    {
+        *("text/event-stream", "application/vnd.amazon.eventstream"),
+        *("application/octet-stream", "text/plain"),  # nothing said, or not the truth
+    }
+)
+"""What a stream that was asked for is called."""
+
+_UNPACK_ANY = 47
+"""For zlib: whatever is packed by it, in either wrapping."""
 
 _ENDS_HERE = HOP_BY_HOP | {"content-length", "date", "server", "x-request-id", "request-id"}
 
 
 def ends_here(name: str) -> bool:
-    """Whether an engine's header is not for clients; which origins may call is ours to say."""
+    """Whether an engine's header is not for clients; who decided, and who may call, is our word."""
     name = name.lower()
-    return name in _ENDS_HERE or name.startswith("access-control-")
+    return name in _ENDS_HERE or name.startswith(("access-control-", "x-lineside-"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +176,16 @@ class Relay:
         limit.within(target.timeout_s if isinstance(target, Provider) else None, past_s)
         if upstream.status in KEY_REFUSED:
             return UpstreamError(upstream.status)
-        if self._routed.request.stream and upstream.content_type in STREAMS:
+        is_good = upstream.status == 200
+        if self._routed.request.stream and is_good and upstream.content_type in STREAMS:
             return await self._stream(upstream, limit)
         if 300 <= upstream.status < 400:  # nobody is sent on to an address that we do not know
             return UpstreamError(upstream.status)
         limit.enter("total")
         body = await _read(upstream)
-        if body is None:
+        if self._is_foreign:
+            body = _unpacked(body, upstream)
+        if body is None or (self._is_foreign and 200 < upstream.status < 300):
             return UpstreamBroken()
         if upstream.status >= 500 and upstream.content_type != JSON:
             return UpstreamError(upstream.status)
@@ -219,9 +232,12 @@ class Relay:
     def _carriage(self) -> Carriage:
         request, record = self._routed.request, self._routed.record
         backend = spoken(self._routed.target, request.api) or request.api
-        is_foreign = self._routed.candidate.type == "provider"
         created = int(record.at)
-        return Carriage(request.api, backend, request.model, record.id, created, is_foreign)
+        return Carriage(request.api, backend, request.model, record.id, created, self._is_foreign)
+
+    @property
+    def _is_foreign(self) -> bool:
+        return self._routed.candidate.type == "provider"
 
     def _note(self, response: str | None) -> None:
         """Remember who holds a response, before its client can ask for it."""
@@ -297,6 +313,8 @@ class Relay:
         for name, value in upstream.headers.items():
             if not ends_here(name) if is_engine else name.lower() in KEPT_HEADERS:
                 headers.add(name, value)
+        if not is_engine and self._passed is None:
+            headers.popall("content-encoding", None)  # it was unpacked
         if not self._carriage.is_native:
             is_stream = self._passed is not None
             headers["content-type"] = "text/event-stream; charset=utf-8" if is_stream else JSON
@@ -333,6 +351,18 @@ def _with_patience(headers: CIMultiDict[str], status: int) -> CIMultiDict[str]:
     if status == 503:
         headers.setdefault(*next(iter(RETRY_SOON.items())))
     return headers
+
+
+def _unpacked(body: bytes | None, upstream: aiohttp.ClientResponse) -> bytes | None:
+    """Return an answer that a provider packed, though it was asked not to; `None`: it is broken."""
+    if not body or "content-encoding" not in upstream.headers:
+        return body
+    unpacking = zlib.decompressobj(_UNPACK_ANY)
+    try:
+        out = unpacking.decompress(body, ANSWER_BYTES)
+    except zlib.error:
+        return None
+    return out if unpacking.eof else None
 
 
 async def _read(upstream: aiohttp.ClientResponse) -> bytes | None:

@@ -7,6 +7,7 @@ ever held.
 """
 
 import re
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -61,7 +62,10 @@ class Stream:
     lines = 2
     """Of an event, the empty one included."""
 
-    def __init__(self, strip_usage: bool = False) -> None:
+    def __init__(
+        self, strip_usage: bool = False, reword: Callable[[bytes], bytes] | None = None
+    ) -> None:
+        """`reword`: makes another event of an error's data, whose words are not for clients."""
         self.has_content = False
         """Content has been sent on: the first token was seen."""
         self.done = False
@@ -78,16 +82,19 @@ class Stream:
         self.response: str | None = None
         """The id under which the engine may keep this answer."""
         self._strip = strip_usage
+        self._reword = reword
+        self._is_error = False
         self._held = b""
         self._last = b""
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what may be sent on."""
         data = self._held + chunk if self._held else chunk
-        end = data.rfind(b"\n\n") + 2 if self.has_content else 0
+        searched = max(0, len(self._held) - 3)  # no event ends in what is held
+        end = data.rfind(b"\n\n", searched) + 2 if self.has_content else 0
         tail = data[end:]
         if end < 2 or b"\r" in tail or len(tail) > HELD_BYTES:
-            return self._cut(data)
+            return self._cut(data, searched)
         head, self._held = (data[:end], tail) if tail else (data, b"")
         # The common case, once content flows: nothing to take note of.
         last, find, (usage, done, error) = (
@@ -96,6 +103,8 @@ class Stream:
             self.marks,
         )
         if find(usage, last) >= 0 or find(done, last) >= 0 or find(error, last) >= 0:
+            return self._events(head)
+        if self._reword is not None and find(b'"error"') >= 0:
             return self._events(head)
         self._last = head
         self.pieces += head.count(b"\n") // self.lines  # by far cheaper than two at a time
@@ -109,9 +118,9 @@ class Stream:
                 self._read(event)
         return rest
 
-    def _cut(self, data: bytes) -> bytes:
+    def _cut(self, data: bytes, searched: int) -> bytes:
         end = 0
-        for boundary in _BOUNDARY.finditer(data):
+        for boundary in _BOUNDARY.finditer(data, searched):
             end = boundary.end()
         self._held = data[end:]
         if len(self._held) > HELD_BYTES:
@@ -121,7 +130,11 @@ class Stream:
     def _events(self, data: bytes) -> bytes:
         kept, start = [], 0
         for boundary in _BOUNDARY.finditer(data):
-            if self._read(data[start : boundary.start()]) or not self._strip:
+            self._is_error = False
+            is_for_all = self._read(data[start : boundary.start()])
+            if self._is_error and self._reword is not None:
+                kept.append(self._reword(self.error))
+            elif is_for_all or not self._strip:
                 kept.append(data[start : boundary.end()])
             start = boundary.end()
         kept.append(data[start:])
@@ -157,7 +170,7 @@ class Stream:
         self.pieces += 1
 
     def _fail(self, data: bytes) -> None:
-        self.failed, self.error = True, data
+        self.failed, self.error, self._is_error = True, data, True
 
 
 class MessageStream(Stream):
@@ -166,8 +179,8 @@ class MessageStream(Stream):
     marks = (b'"usage"', b"message_stop", b"event: error")
     lines = 3
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, reword: Callable[[bytes], bytes] | None = None) -> None:
+        super().__init__(reword=reword)
         self._started = MessageUsage()
 
     def _note(self, data: bytes) -> bool:
@@ -197,8 +210,8 @@ class ResponseStream(Stream):
     marks = (b'"usage"', b"event: response.failed", b"event: error")
     lines = 3
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, reword: Callable[[bytes], bytes] | None = None) -> None:
+        super().__init__(reword=reword)
 
     def _note(self, data: bytes) -> bool:
         event = RESPONSE_EVENT.decode(data)
@@ -218,12 +231,14 @@ class ResponseStream(Stream):
         return True
 
 
-def stream_of(api: Api, usage_asked: bool) -> Stream:
+def stream_of(
+    api: Api, usage_asked: bool, reword: Callable[[bytes], bytes] | None = None
+) -> Stream:
     """Return what carries a stream of an API, without the usage that nobody has asked for."""
     match api:
         case Api.ANTHROPIC_MESSAGES:
-            return MessageStream()
+            return MessageStream(reword)
         case Api.OPENAI_RESPONSES:
-            return ResponseStream()
+            return ResponseStream(reword)
         case _:
-            return Stream(strip_usage=not usage_asked)
+            return Stream(not usage_asked, reword)

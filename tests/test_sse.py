@@ -118,6 +118,17 @@ def test_an_error_event_is_noticed_and_passes() -> None:
         assert stream.failed
 
 
+def test_a_providers_errors_pass_in_other_words_only() -> None:
+    secret = b'"error":{"message":"of account 7","code":429}'
+    chunks = [b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n', b"data: {%b}\n\n" % secret]
+    late = b'data: {"id":"c",%b,"choices":[]}\n\n' % secret
+    for parts in (chunks, [b"".join(chunks)], chunks[1:], [chunks[0], late + chunks[0]]):
+        stream = stream_of(Api.OPENAI_CHAT, usage_asked=True, reword=lambda data: b"!")
+        sent = b"".join(map(stream.feed, parts)) + stream.close()
+        assert (stream.failed, b"account" in sent, sent.count(b"!")) == (True, False, 1)
+        assert sent.count(chunks[0]) == b"".join(parts).count(chunks[0])
+
+
 def test_a_stream_cut_inside_an_event_is_not_done() -> None:
     stream = Stream(strip_usage=True)
     cut = CHAT[: len(CHAT) - 9]
@@ -231,13 +242,16 @@ def test_every_kind_of_a_messages_output_is_content(event: dict[str, object]) ->
     assert stream.has_content
 
 
-def test_a_providers_last_usage_may_leave_out_what_its_first_said() -> None:
+@pytest.mark.parametrize("again", [{}, {"input_tokens": 10}], ids=["none of it", "some of it"])
+def test_a_providers_last_usage_may_leave_out_what_its_first_said(again: dict[str, int]) -> None:
     first = {"input_tokens": 10, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 90}
     stream = stream_of(Api.ANTHROPIC_MESSAGES, usage_asked=True)
     stream.feed(
         named({"type": "message_start", "message": {"usage": first | {"output_tokens": 1}}})
     )
-    stream.feed(named({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 5}}))
+    last: dict[str, object] = {"type": "message_delta", "delta": {}}
+    last["usage"] = {"output_tokens": 5} | again
+    stream.feed(named(last))
     assert stream.usage == Usage(1000, 900, 5)
 
 

@@ -86,6 +86,11 @@ def error(client: Api, backend: Api, status: int, body: bytes) -> bytes:
     return errors.of(client, status, errors.text_of(body))
 
 
+def error_event(client: Api, status: int, body: bytes, data: bytes) -> bytes:
+    """Return the same as a stream's last event, instead of the backend's own with that data."""
+    return errors.event(client, status, errors.text_of(body), data)
+
+
 def is_for_clients(status: int, body: bytes) -> bool:
     """Whether a provider's error is about the request, and names nothing of ours."""
     text = errors.text_of(body)

@@ -102,6 +102,22 @@ def responses_event(status: int, text: str, number: int) -> bytes:
     return _encode(said | {"param": None, "sequence_number": number})
 
 
+class _Numbered(msgspec.Struct):
+    sequence_number: int = 0
+
+
+def event(client: Api, status: int, text: str, data: bytes) -> bytes:
+    """Return an error as the last event of a stream, instead of one with that data."""
+    if client is Api.OPENAI_RESPONSES:
+        try:
+            number = msgspec.json.decode(data, type=_Numbered).sequence_number
+        except msgspec.MsgspecError:
+            number = 0
+        return b"event: error\ndata: " + responses_event(status, text, number) + b"\n\n"
+    name = b"event: error\n" if client is Api.ANTHROPIC_MESSAGES else b""
+    return name + b"data: " + of(client, status, text) + b"\n\n"
+
+
 def of(client: Api, status: int, text: str) -> bytes:
     """Return an error as an answer's body."""
     return anthropic(status, text) if client is Api.ANTHROPIC_MESSAGES else chat(status, text)
