@@ -1,14 +1,18 @@
 """Providers' keys: whose they are, and what becomes of them when a file or a provider changes."""
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import botocore.auth
+import botocore.session
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as Signer
 
+from coordinator.apis import Api
 from coordinator.candidates import Provider
 from coordinator.dialects import Dialect, root_of
 from coordinator.providers import ProviderKeys
@@ -226,3 +230,49 @@ def test_a_key_that_comes_is_no_problem_any_more(tmp_path: Path) -> None:
     file.write_text("one")
     keys.read([acme])
     assert (keys.problems, sent(keys)) == ({}, "Bearer one")
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+def test_bedrock_is_asked_where_and_as_its_own_client_asks(
+    streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the library's client, which is stopped before it sends."""
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: now)
+    model = "arn:aws:bedrock:eu-west-1::foundation-model/x.y-v2:0"
+    theirs = _as_the_client_asks(model, streams)
+    acme = provider(Credentials(access_key=AccessKey()), EU, type="Bedrock", region="eu-west-1")
+    target = Provider(EngineId("acme"), root_of(acme.spec), "a", dialect=Dialect.of(acme.spec))
+    url = target.base_url + target.dialect.path(Api.BEDROCK_CONVERSE, model, streams)
+    keys = ProviderKeys(ENVIRON)
+    keys.read([acme])
+    ours = keys.headers(target, url, theirs.body)
+    assert url == theirs.url
+    for name in ("authorization", "x-amz-date", "content-type"):
+        said = theirs.headers[name]
+        assert ours[name] == (said.decode() if isinstance(said, bytes) else said)
+
+
+EU = "https://bedrock-runtime.eu-west-1.amazonaws.com"
+
+
+class _Stopped(Exception):
+    """Ends a call of the library's client."""
+
+
+def _as_the_client_asks(model: str, streams: bool) -> Any:
+    client = botocore.session.Session().create_client(
+        "bedrock-runtime", "eu-west-1", aws_access_key_id="AKID", aws_secret_access_key="S3"
+    )
+    seen = []
+
+    def stop(request: Any, **_: Any) -> None:
+        seen.append(request)
+        raise _Stopped
+
+    client.meta.events.register("before-send.bedrock-runtime.*", stop)
+    ask = client.converse_stream if streams else client.converse
+    with pytest.raises(_Stopped):
+        ask(modelId=model, messages=[{"role": "user", "content": [{"text": "hi"}]}])
+    (request,) = seen
+    return request
