@@ -73,6 +73,8 @@ class _Open:
     offered: Sequence[Candidate]
     caller: str
     deadline: float
+    is_unseen: bool = False
+    """Its gateway has said that it will not tell of the end."""
 
 
 class Reports:
@@ -110,12 +112,12 @@ class Reports:
         return True
 
     def expire(self) -> int:
-        """End what nobody reported on in time; return how many."""
+        """End what is over, or should be; return of how many a gateway should have told."""
         now = self._service.clock.monotonic()
-        late = [name for name, entry in self._open.items() if entry.deadline <= now]
-        for name in late:
-            self._forget(name, "expired")
-        return len(late)
+        over = [(name, entry) for name, entry in self._open.items() if entry.deadline <= now]
+        for name, entry in over:
+            self._forget(name, "" if entry.is_unseen else "expired")
+        return sum(not entry.is_unseen for _, entry in over)
 
     def _take(self, entry: _Open, report: Report) -> None:
         service, routed, now = self._service, entry.routed, self._service.clock.monotonic()
@@ -126,6 +128,7 @@ class Reports:
                 entry.deadline = max(entry.deadline, routed.lease.deadline)
                 return
             case Event.UNSEEN:
+                entry.is_unseen = True
                 entry.deadline = min(entry.deadline, now + _left_s(routed))
                 return
             case Event.FINISHED:
@@ -156,7 +159,7 @@ class Reports:
 
     def _forget(self, decision_id: str, why: str) -> None:
         entry = self._open.pop(decision_id)
-        if self._service.unreported(entry.routed):
+        if self._service.unreported(entry.routed) and why:
             self.counts[why] += 1
 
 
