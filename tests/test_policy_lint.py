@@ -199,6 +199,19 @@ CASES = [
         id="a percentage where a fraction is asked for",
     ),
     pytest.param(
+        f"{EXCLUDE}        drop:\n          gpuUtilization: {{greaterThan: 0.95}}\n",
+        [],
+        id="a bound near the top of what there is",
+    ),
+    pytest.param(
+        f"{EXCLUDE}        drop:\n          kvCacheUsage: {{greaterThan: 1}}\n",
+        [
+            "p.yaml:11:11: never-drops: exclude `x` drops nothing: no number is within the bounds "
+            "of `kvCacheUsage`"
+        ],
+        id="more than all of it",
+    ),
+    pytest.param(
         f"{EXCLUDE}        if: {{tag: a}}\n"
         "        drop: {backend: {type: Provider}, pools: [a]}\n",
         ["p.yaml:11:9: never-drops: exclude `x` drops nothing: no backend is as `drop` says"],

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
+
 from lineside.schema import Path
 from policies.checks.codes import Found
 from policies.checks.matches import TOKEN, check_match
@@ -162,8 +164,10 @@ def _exclude(path: Path, exclude: Exclude) -> Iterator[Found]:
 
 
 def _is_possible(threshold: Threshold, measure: Measure) -> bool:
-    number = number_within(threshold)
-    return number is not None and (measure not in _FRACTIONS or number <= 1)
+    if measure in _FRACTIONS:
+        most = 1.0 if threshold.at_most is None else min(1.0, threshold.at_most)
+        threshold = structs.replace(threshold, at_most=most)
+    return number_within(threshold) is not None
 
 
 # --- candidates -----------------------------------------------------------------------------------
