@@ -83,6 +83,12 @@ class Dialect:
         deployment = quote(model, safe="")
         return f"/deployments/{deployment}/{_PATHS[api]}?api-version={self.api_version}"
 
+    def kept(self, api: Api) -> tuple[str, ...]:
+        """Return which of a client's headers it is sent: they say what its API is to be like."""
+        if api is not Api.ANTHROPIC_MESSAGES or api not in self.native:
+            return ()
+        return ("anthropic-beta",) if self.api_version else ("anthropic-beta", "anthropic-version")
+
     def headers(self, key: str | None) -> dict[str, str]:
         """Return what says who asks, and in which version of the API."""
         if self.type == "Anthropic":

@@ -101,7 +101,8 @@ class Dispatcher:
     ) -> aiohttp.ClientResponse | Refusal:
         """Return the first backend's answer, or why there is none.
 
-        `path` and `headers` are the client's, for engines; a provider gets none of them.
+        `path` and `headers` are the client's, for engines. A provider gets none of them but what
+        says how its own API is to be (`Dialect.kept`).
         """
         stripped: EngineId | None = None
         while True:
@@ -162,6 +163,9 @@ class Dispatcher:
         else:
             url, sent = await self._to_provider(routed, target)
             limit_s = target.timeout_s
+            for name in target.dialect.kept(routed.request.api):
+                if name in headers:
+                    sent[name] = ",".join(headers.getall(name))
         for name, value in ((asked.headers if asked else None) or {}).items():
             # Lint says so; here it holds whatever got past it.
             if name.lower() not in HEADERS and _NAME.fullmatch(name) and value.isprintable():

@@ -91,8 +91,10 @@ def offer(
     changed = {REQUEST_ID: asking.request_id, DECISION: asking.decision_id}
     if isinstance(target, Provider):
         changed |= {"content-type": "application/json"}
-        changed |= {name.lower(): value for name, value in target.dialect.headers(None).items()}
-        removed = sent - TRANSPORT - {"accept"}  # a provider gets none of the client's
+        kept = sent & set(target.dialect.kept(asking.api))  # a provider gets no other of them
+        named = target.dialect.headers(None).items()
+        changed |= {name: value for name, value in named if name not in kept}
+        removed = sent - kept - TRANSPORT - {"accept"}
     else:
         if target.rank is not None:
             changed[RANK] = str(target.rank)

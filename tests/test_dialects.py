@@ -1,7 +1,11 @@
 """Where each type of provider is asked, and in which API."""
 
+from collections.abc import Callable
 from typing import Any
 
+import anthropic
+import httpx2
+import openai
 import pytest
 
 from coordinator.apis import Api
@@ -129,3 +133,91 @@ def test_nothing_is_translated_from_what_no_client_speaks() -> None:
 def test_no_deployment_of_azure_has_a_path_for_responses() -> None:
     dated = Dialect.of(spec("AzureOpenAI", base_url=AZURE, api_version="2024-10-21"))
     assert dated.spoken(Api.OPENAI_RESPONSES) is Api.OPENAI_CHAT
+
+
+def _asked(call: Callable[[httpx2.Client], object]) -> httpx2.Request:
+    """Return what a client would send."""
+    seen: list[httpx2.Request] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request)
+        return httpx2.Response(200, json={})
+
+    with httpx2.Client(transport=httpx2.MockTransport(answer)) as http:
+        call(http)
+    return seen[0]
+
+
+HELLO: Any = [{"role": "user", "content": "hi"}]
+
+
+def _openai(base_url: str | None = None) -> Callable[[httpx2.Client], object]:
+    return lambda http: openai.OpenAI(
+        base_url=base_url, api_key="K", http_client=http
+    ).chat.completions.create(model="m", messages=HELLO)
+
+
+def _azure(http: httpx2.Client) -> object:
+    client = openai.AzureOpenAI(
+        azure_endpoint=AZURE, api_version="2024-10-21", api_key="K", http_client=http
+    )
+    return client.chat.completions.create(model="m", messages=HELLO)
+
+
+@pytest.mark.parametrize(
+    ("said", "theirs", "named"),
+    [
+        pytest.param(spec("OpenAI"), _openai(), ["authorization"], id="OpenAI"),
+        pytest.param(
+            spec("Databricks", base_url=BRICKS),
+            _openai(f"{BRICKS}/serving-endpoints"),
+            ["authorization"],
+            id="Databricks",
+        ),
+        pytest.param(
+            spec("AzureOpenAI", base_url=AZURE, api_version="2024-10-21"),
+            _azure,
+            ["api-key"],
+            id="Azure",
+        ),
+    ],
+)
+def test_a_provider_is_asked_where_and_as_its_own_client_asks(
+    said: ProviderSpec, theirs: Callable[[httpx2.Client], object], named: list[str]
+) -> None:
+    request = _asked(theirs)
+    dialect = Dialect.of(said)
+    api = dialect.spoken(Api.OPENAI_CHAT)
+    assert api is not None
+    assert root_of(said) + dialect.path(api, "m", streams=False) == str(request.url)
+    assert dialect.headers("K") == {name: request.headers[name] for name in named}
+
+
+def test_anthropic_is_asked_where_its_own_client_asks() -> None:
+    """It may name a newer version than what chats are translated to; its own clients say which."""
+    request = _asked(
+        lambda http: anthropic.Anthropic(api_key="K", http_client=http).messages.create(
+            model="m", messages=HELLO, max_tokens=1
+        )
+    )
+    said = spec("Anthropic")
+    dialect = Dialect.of(said)
+    path = dialect.path(Api.ANTHROPIC_MESSAGES, "m", streams=False)
+    assert root_of(said) + path == str(request.url)
+    assert "anthropic-version" in request.headers
+    assert dialect.kept(Api.ANTHROPIC_MESSAGES) == ("anthropic-beta", "anthropic-version")
+
+
+@pytest.mark.parametrize(
+    ("said", "api", "kept"),
+    [
+        (spec("Anthropic"), Api.OPENAI_CHAT, ()),
+        (spec("Anthropic", api_version="v"), Api.ANTHROPIC_MESSAGES, ("anthropic-beta",)),
+        (spec("OpenAI"), Api.ANTHROPIC_MESSAGES, ()),
+        (spec("Bedrock", region="r"), Api.ANTHROPIC_MESSAGES, ()),
+    ],
+)
+def test_clients_say_what_an_api_is_to_be_like_where_it_is_theirs(
+    said: ProviderSpec, api: Api, kept: tuple[str, ...]
+) -> None:
+    assert Dialect.of(said).kept(api) == kept

@@ -133,6 +133,18 @@ async def test_a_backend_that_refuses_to_report_usage_is_asked_without_and_remem
         assert len(stub.calls) == 4
 
 
+async def test_a_client_of_anthropics_says_which_version_of_it_is_meant(tmp_path: Path) -> None:
+    stub = Stub("Anthropic")
+    async with scene(tmp_path, {"claude": stub}, in_order("claude")) as s:
+        named = {"anthropic_version": "2026-10-21", "anthropic_beta": "one,two"}
+        await s.ask(MESSAGE, MESSAGES_PATH, **named)
+        await s.ask(CHAT, CHAT_PATH, **named)
+        said = [
+            (c.headers["anthropic-version"], c.headers.get("anthropic-beta")) for c in stub.calls
+        ]
+        assert said == [("2026-10-21", "one,two"), ("2023-06-01", None)]
+
+
 async def test_an_engine_that_is_too_old_to_report_usage_serves_all_the_same(
     tmp_path: Path,
 ) -> None:
