@@ -19,7 +19,10 @@ RANK = "x-data-parallel-rank"
 DECISION = "x-lineside-decision"
 REQUEST_ID = "x-request-id"
 
-PRIVATE = ("authorization", "cookie", "proxy-authorization", "x-api-key", "x-vllm-priority")
+PRIVATE = (
+    *("api-key", "authorization", "cookie", "proxy-authorization", "x-api-key"),
+    "x-vllm-priority",
+)
 """Of the client's headers, those that no backend is sent: its keys are for the gateway."""
 
 TRANSPORT = frozenset(

@@ -69,7 +69,8 @@ async def test_an_answer_says_where_and_how() -> None:
         "content-type": "application/json",
     }
     assert only.remove_headers == [
-        "authorization", "cookie", "proxy-authorization", "x-api-key", "x-vllm-priority",
+        "api-key", "authorization", "cookie", "proxy-authorization", "x-api-key",
+        "x-vllm-priority",
     ]  # fmt: skip
     assert json.loads(only.body) == BODY
     assert len(of.reports) == 1
