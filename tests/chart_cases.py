@@ -62,6 +62,15 @@ GOOD: dict[str, dict[str, Any]] = {
             "secrets": ["envoy"],
         }
     },
+    "three coordinators": {
+        "coordinator": {"replicas": 3, "config": {"store": "etcd:http://etcd.lineside.svc:2379"}}
+    },
+    "coordinators as the load asks": {
+        "coordinator": {
+            "autoscaling": {"enabled": True, "minReplicas": 3, "loopLagSeconds": 0.05},
+            "config": {"store": "etcd:https://a:2379,https://b:2379"},
+        }
+    },
     "a volume": {"coordinator": {"persistence": {"enabled": True, "storageClass": "fast"}}},
     "no agents": {"agent": {"enabled": False}, "monitoring": {"enabled": True}},
     "everything about pods": {

@@ -74,7 +74,7 @@ class MigDevice:
 
 @dataclass(frozen=True, slots=True)
 class GpuDetail:
-    """What changes seldom or costs the driver more, and so is read less often. Stays on the agent."""
+    """What changes seldom or costs the driver more, and is read less often. Stays on the agent."""
 
     age_s: float = 0.0
     """By how much it is older than the rest of the GPU's values."""
