@@ -130,11 +130,10 @@ async def _lineside(
             for engine in engines
         ]
         settings = BEHIND_ENVOY if arguments.envoy else {}
-        async with (
-            running(specs, logs=logs, settings=settings) as stack,
-            _front(arguments.envoy, stack, engines, logs) as front,
-        ):
+        async with AsyncExitStack() as parts:
+            stack = await parts.enter_async_context(running(specs, logs=logs, settings=settings))
             await _ready(stack, session)
+            front = await parts.enter_async_context(_front(arguments.envoy, stack, engines, logs))
 
             async def send(turn: Turn) -> Sample:
                 return await chat(session, front, {**turn.body, "model": MODEL})

@@ -66,7 +66,10 @@ def _at(address: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def gateway(engines: Sequence[str], coordinator: str, folder: Path) -> AsyncIterator[str]:
-    """Run an Envoy; give its base URL. Its files are kept in a folder. Raises `CouldNotRun`."""
+    """Run an Envoy; give its base URL, once it answers. Raises `CouldNotRun`.
+
+    That is when it has heard that the coordinator is ready. Its files are kept in a folder.
+    """
     found = binary()
     config, told, log = (folder / name for name in ("envoy.json", "envoy.admin", "envoy.log"))
     config.write_text(json.dumps(configured(REFERENCE.read_text(), engines, coordinator)))
@@ -80,7 +83,9 @@ async def gateway(engines: Sequence[str], coordinator: str, folder: Path) -> Asy
             start_new_session=True,
         )
     try:
-        yield await _listening(process, told, log)
+        url = await _listening(process, told, log)
+        await _answering(url)
+        yield url
     finally:
         if process.returncode is None:
             process.terminate()
@@ -107,6 +112,18 @@ async def _listening(process: asyncio.subprocess.Process, told: Path, log: Path)
             await asyncio.sleep(0.05)
     lines = _read(log).splitlines()
     raise CouldNotRun("Envoy did not start", "its last words:\n    " + "\n    ".join(lines[-6:]))
+
+
+async def _answering(url: str) -> None:
+    """Wait until requests get through to engines. Raises `CouldNotRun`."""
+    deadline, status = time.monotonic() + START_LIMIT_S, 0
+    async with aiohttp.ClientSession() as session:
+        while time.monotonic() < deadline:
+            async with session.get(f"{url}/v1/models") as answer:
+                if (status := answer.status) == 200:
+                    return
+            await asyncio.sleep(0.1)
+    raise CouldNotRun(f"Envoy still answers {status} after {START_LIMIT_S:.0f} s")
 
 
 def _read(file: Path) -> str:
