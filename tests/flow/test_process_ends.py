@@ -61,7 +61,7 @@ async def test_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
     path = tmp_path / "no such folder" / "store"
     said = await last_words("coordinator.main", {**COORDINATOR, "store": f"sqlite:{path}"})
     reason = "SQLite: unable to open database file"
-    assert said == f"could not run: cannot use the store `{path}`: {reason}"
+    assert said == f"could not run: cannot use the store `sqlite:{path}`: {reason}"
 
 
 HELD_UP = """
