@@ -6,8 +6,8 @@ from pathlib import Path
 
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine
-from coordinator.numbering import Numbering
-from coordinator.store import Store, StoreUnavailable, cluster_secret
+from coordinator.numbering import KEY, Numbering
+from coordinator.store import Delete, Put, Store, StoreUnavailable, cluster_secret
 from coordinator.stores.sqlite import SqliteStore
 from lineside.ids import EngineId, GroupId, NodeId
 
@@ -105,6 +105,32 @@ async def test_while_the_store_is_away_the_last_number_serves(tmp_path: Path) ->
     folder.mkdir()
     assert await coordinator.numbering.follow()
     assert (coordinator.numbering.number, coordinator.numbering.away) == (1, "")
+    await store.close()
+
+
+async def test_a_store_that_lost_its_data_lowers_no_number() -> None:
+    store = SqliteStore(":memory:")
+    one, other = Coordinator(store), Coordinator(store)
+    await one.assign(A)
+    before = await one.assign(A, B)
+    assert await other.assign(A, B) == before
+    await store.transact({}, [Delete(KEY)])
+    starting = Coordinator(store)
+    assert await starting.assign(A, B) == 1  # it knows of nothing that was before
+    for coordinator in (one, other):
+        coordinator.numbering.remake()
+        assert coordinator.numbering.is_due
+        await coordinator.numbering.follow()
+    assert one.numbering.number == other.numbering.number == before + 1
+    assert await starting.assign(A) > before + 1
+    await store.close()
+
+
+async def test_the_number_of_an_earlier_release_counts_on() -> None:
+    store = SqliteStore(":memory:")
+    for n in range(7):  # it kept the fingerprint alone, under the revision as a number
+        await store.transact({}, [Put(KEY, bytes([0xFF, n]) * 16)])
+    assert await Coordinator(store).assign(A) == 8
     await store.close()
 
 

@@ -274,6 +274,13 @@ async def test_no_lease_but_one_that_was_granted(store: Store) -> None:
         await store.transact({}, [Put("k", b"", LeaseId(12345))])
 
 
+async def test_a_life_is_told_alike_to_everybody(store: Store) -> None:
+    told = await asyncio.gather(*(store.life() for _ in range(5)))
+    assert len(set(told)) == 1
+    await store.compare_and_set("k", None, b"v")
+    assert await store.life() == told[0] != ""
+
+
 async def test_the_secret_is_made_once(kind: Kind) -> None:
     made = await asyncio.gather(*(cluster_secret(kind.store) for _ in range(5)))
     assert [len(secret) for secret in set(made)] == [32]
