@@ -71,7 +71,7 @@ def test_system_messages_merge_in_front_as_vllm_does_for_templates_that_demand_i
     assert with_leading_system(chat["messages"][1:2]) == chat["messages"][1:2]
 
 
-@pytest.mark.parametrize("name", TEMPLATES.keys() - {"wants turns"})
+@pytest.mark.parametrize("name", sorted(TEMPLATES.keys() - {"wants turns"}))
 def test_templates_get_system_messages_in_front_where_vllm_puts_them_there(name: str) -> None:
     template = ChatTemplate(
         {"default": TEMPLATES[name] + "{{ messages | length }}"}, {"bos_token": "<s>"}
