@@ -43,7 +43,11 @@ DYNAMO = Peer(
         ["packaging", "msgspec", "prometheus-client", "pyzmq", "aiohttp", "pyyaml"],
     ],
 )
-ALL = (VLLM_ROUTER, SGLANG_ROUTER, DYNAMO)
+DYNAMO_SELECTOR = Peer(
+    "dynamo-selector",
+    [["ai-dynamo-runtime==1.6.1"], ["aiohttp", "uvloop", "tokenizers"]],
+)
+ALL = (VLLM_ROUTER, SGLANG_ROUTER, DYNAMO, DYNAMO_SELECTOR)
 
 
 def install(peer: Peer) -> None:

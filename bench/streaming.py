@@ -93,7 +93,8 @@ def bare(upstream: str) -> web.Application:
     async def relay(request: web.Request) -> web.StreamResponse:
         body = await request.read()
         kind = {"content-type": "application/json"}
-        async with request.app["session"].post(upstream + PATH, data=body, headers=kind) as answer:
+        url = upstream + request.path
+        async with request.app["session"].post(url, data=body, headers=kind) as answer:
             response = web.StreamResponse(headers={"content-type": answer.content_type})
             await response.prepare(request)
             async for chunk in answer.content.iter_any():
@@ -102,7 +103,7 @@ def bare(upstream: str) -> web.Application:
             return response
 
     app.cleanup_ctx.append(session)
-    app.router.add_post(PATH, relay)
+    app.router.add_post("/{path:.*}", relay)
     return app
 
 
