@@ -16,8 +16,9 @@ from typing import NamedTuple, TypeAlias
 
 from coordinator.candidates import Candidate
 from coordinator.engines import Engine, EngineView
+from coordinator.fit import Params
 from coordinator.inflight import NO_PEER, Queue
-from coordinator.predict import Params, Predictor
+from coordinator.predict import Predictor
 from coordinator.pressure import Beta
 from coordinator.recent import SHARE
 from coordinator.targets import Layout

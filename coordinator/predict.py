@@ -1,7 +1,5 @@
 """How long a request's own prefill will take, learned from first tokens. Pure.
 
-    own = a + c1 * u + ca * u * (overlap + u / 2) + step * steps        u: uncached tokens
-
 One model for all engines of a class (same weights, same version): a small difference between
 engines that are alike sends every new prompt to the same few of them, and costs more than it
 explains. An engine is split off only when it is far from its class for long (decision 010).
@@ -11,26 +9,14 @@ Written by the service alone, with each first token that it can attribute to one
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
-from msgspec import Meta
 
 from coordinator.engines import Engine
+from coordinator.fit import KILO, Fit, Params, Saved
 from lineside.ids import EngineId
-
-STEP_TOKENS = 8192
-"""Prompt tokens in one step of an engine: vLLM's usual `max_num_batched_tokens` on a server."""
-
-PRIOR_WEIGHT = 2.0
-"""What the configured rate counts for, in observations."""
-
-FORGET = 0.997
-"""Weight of all that was learned before, at each observation: about 300 of them count."""
-
-CLIP = 3.0
-"""An observation further off than so many mean errors counts as one that is just so far off."""
 
 SPLIT_AFTER = 50
 """First tokens of an engine before it can be found to be unlike its class."""
@@ -43,25 +29,6 @@ SPLIT_ERRORS = 6.0
 
 CLASSES = 1000
 """Classes that are remembered; the first one learned goes, whole, when there are more."""
-
-
-class Params(NamedTuple):
-    """The model of one class. Seconds, and seconds per token."""
-
-    base_s: float
-    per_token_s: float
-    per_pair_s: float
-    """For each token and each token before it."""
-    step_s: float
-
-    def own_s(self, uncached: float, overlap: float) -> float:
-        """Return the seconds from the start of a prefill to its first token.
-
-        `uncached` may be a fraction: a block in a slow medium counts as partly uncached.
-        """
-        steps = 1 + uncached // STEP_TOKENS
-        work_s = uncached * (self.per_token_s + self.per_pair_s * (overlap + uncached / 2))
-        return self.base_s + work_s + self.step_s * steps
 
 
 class Band(NamedTuple):
@@ -128,81 +95,6 @@ class FixedRate:
 
 
 @dataclass(slots=True)
-class _Fit:
-    """Least squares of relative errors over (1, u, u * (overlap + u / 2)), in units of `_K` tokens.
-
-    Old observations fade, outliers are cut, and the prior counts as a few observations for good, so
-    that what a workload does not show stays what it was.
-    """
-
-    prior: tuple[float, float, float]
-    step_s: float
-    sums: list[float] = field(default_factory=lambda: [0.0] * 9)
-    """Upper half of the sum of x * x, then the sum of x * y; both weighted."""
-    error: float = 0.5
-    """Mean relative error of late."""
-    count: int = 0
-    theta: tuple[float, float, float] = (0.0, 0.0, 0.0)
-
-    def __post_init__(self) -> None:
-        self.theta = self._solved()
-
-    def params(self) -> Params:
-        """Return the model."""
-        base, per_token, per_pair = self.theta
-        return Params(base, per_token / _K, per_pair / (_K * _K), self.step_s)
-
-    def learn(self, uncached: float, overlap: float, own_s: float) -> None:
-        """Add an observation."""
-        params = self.params()
-        predicted = params.own_s(uncached, overlap)
-        off = (own_s - predicted) / max(predicted, _LEAST_S)
-        self.error += (min(abs(off), 2.0) - self.error) / min(100, self.count + 4)
-        most = CLIP * max(self.error, _LEAST_ERROR)
-        weight = (min(1.0, most / abs(off)) if off else 1.0) / max(predicted, _LEAST_S) ** 2
-        u = uncached / _K
-        x = (1.0, u, u * (overlap / _K + u / 2))
-        y = own_s - self.step_s * (1 + uncached // STEP_TOKENS)
-        products = (*(x[i] * x[j] for i, j in _PAIRS), *(part * y for part in x))
-        self.sums = [
-            FORGET * old + weight * new for old, new in zip(self.sums, products, strict=True)
-        ]
-        self.count += 1
-        self.theta = self._solved()
-
-    def _solved(self) -> tuple[float, float, float]:
-        """Return the parameters that fit best and are not negative."""
-        scales = _BASE_S, 2 * self.prior[1], self.prior[1] / 10
-        pulls = [PRIOR_WEIGHT / scale**2 for scale in scales]
-        matrix = [[0.0] * 3 for _ in range(3)]
-        for total, (i, j) in zip(self.sums, _PAIRS, strict=False):
-            matrix[i][j] = matrix[j][i] = total
-        right = [t + p * w for t, p, w in zip(self.sums[6:], self.prior, pulls, strict=True)]
-        for i, pull in enumerate(pulls):
-            matrix[i][i] += pull
-        free = [0, 1, 2]
-        while True:
-            found = _solve([[matrix[i][j] for j in free] for i in free], [right[i] for i in free])
-            if min(found) >= 0:
-                solved = dict(zip(free, found, strict=True))
-                return solved.get(0, 0.0), solved.get(1, 0.0), solved.get(2, 0.0)
-            del free[found.index(min(found))]
-            if not free:
-                return self.prior
-
-
-_Sum = Annotated[float, Meta(ge=-1e30, le=1e30)]
-
-
-class _Saved(msgspec.Struct, frozen=True):
-    """What the store keeps of a fit. Bounded, for whatever may stand there."""
-
-    sums: Annotated[tuple[_Sum, ...], Meta(min_length=9, max_length=9)]
-    error: Annotated[float, Meta(ge=0, le=1e6)]
-    count: Annotated[int, Meta(ge=0, le=10**12)]
-
-
-@dataclass(slots=True)
 class _Ratios:
     """The spread of observed over predicted, by two quantiles that follow it step by step."""
 
@@ -263,9 +155,9 @@ class Learned:
     """A model for each class of engines, all from one prior."""
 
     def __init__(self, prefill_tokens_per_s: float, step_s: float) -> None:
-        self._prior = (0.0, _K / prefill_tokens_per_s, 0.0)
+        self._prior = (0.0, KILO / prefill_tokens_per_s, 0.0)
         self._step_s = step_s
-        self._fits: dict[str, _Fit] = {}
+        self._fits: dict[str, Fit] = {}
         self._ratios: dict[str, _Ratios] = {}
         self._biases: dict[EngineId, _Bias] = {}
         self._errors: dict[EngineId, Error] = {}
@@ -331,11 +223,11 @@ class Learned:
         """Take over what `saved` returned; what cannot be one is left out."""
         for name, said in list(saved.items())[:CLASSES]:
             try:
-                fit = msgspec.convert(said, _Saved)
+                fit = msgspec.convert(said, Saved)
             except msgspec.ValidationError:
                 continue
             if all(map(math.isfinite, fit.sums)):
-                self._fits[name] = _Fit(
+                self._fits[name] = Fit(
                     self._prior, self._step_s, list(fit.sums), fit.error, fit.count
                 )
         self._params.clear()
@@ -343,7 +235,7 @@ class Learned:
     def class_of(self, engine: Engine) -> str:
         return self._apart.get(engine.id) or _alike(engine)
 
-    def _fit(self, name: str) -> _Fit:
+    def _fit(self, name: str) -> Fit:
         fit = self._fits.get(name)
         if fit is None:
             if len(self._fits) >= CLASSES:
@@ -351,7 +243,7 @@ class Learned:
                 del self._fits[oldest]
                 self._params.pop(oldest, None)
                 self._ratios.pop(oldest, None)
-            fit = self._fits[name] = _Fit(self._prior, self._step_s)
+            fit = self._fits[name] = Fit(self._prior, self._step_s)
         return fit
 
     def _split(self, engine: EngineId, name: str) -> None:
@@ -361,7 +253,7 @@ class Learned:
         of = self._fit(name)
         of.sums = [total / 10 for total in of.sums]
         self._apart[engine] = f"{name}/{engine}"
-        self._fits[self._apart[engine]] = _Fit(
+        self._fits[self._apart[engine]] = Fit(
             self._prior, self._step_s, of.sums, of.error, of.count
         )
         del self._biases[engine]
@@ -372,30 +264,5 @@ def _alike(engine: Engine) -> str:
     return f"{engine.group} {engine.version}".strip()
 
 
-_K = 1000.0
-"""Tokens in which the fit counts, so that its numbers are of one size."""
-
-_LEAST_S = 0.005
-"""Errors of less are noise, whatever part of a prefill they are."""
-
-_LEAST_ERROR = 0.02
-
-_BASE_S = 0.05
-"""How far the fixed part of a prefill may be from the prior's."""
-
 _LOW = 0.1
 """The lower quantile; the upper one is as far from the other end."""
-
-_PAIRS = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
-
-
-def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """Solve a system of at most three equations whose matrix is positive definite."""
-    rows = [[*line, value] for line, value in zip(matrix, right, strict=True)]
-    for at in range(len(rows)):
-        pivot = rows[at][at]
-        rows[at] = [value / pivot for value in rows[at]]
-        for other in range(len(rows)):
-            if other != at and (by := rows[other][at]):
-                rows[other] = [v - by * p for v, p in zip(rows[other], rows[at], strict=True)]
-    return [row[-1] for row in rows]
