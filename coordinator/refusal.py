@@ -4,6 +4,7 @@ A closed list: a new member fails type-checking until it has a reply. Messages s
 repeat a prompt, and name nothing of another tenant.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -232,61 +233,28 @@ def to_reply(refusal: Refusal) -> Reply:
             names = ", ".join(f"`{name}`" for name in served[:20]) or "none yet"
             text = f"the model `{model[:200]}` does not exist; served models: {names}"
             return Reply(404, "unknown_model", "NotFoundError", text, "model")
-        case NoEngineReady(model):
-            text = f"no engine that serves `{model[:200]}` can be reached; try again shortly"
-            return Reply(503, "no_engine_ready", "ServiceUnavailableError", text, None, RETRY_SOON)
         case PolicyDenied(message, status):
-            return Reply(
-                status, "policy_denied", _DENIED.get(status, "PermissionDeniedError"), message
-            )
-        case NothingAllowed(model, source):
-            text = f"policy `{source}` leaves no backend for `{model[:200]}` now; try again later"
-            return Reply(503, "nothing_allowed", "ServiceUnavailableError", text, None, RETRY_SOON)
-        case NothingInSubset(model):
-            text = f"no endpoint of the gateway's subset can take `{model[:200]}` now; try again"
-            return Reply(
-                503, "nothing_in_subset", "ServiceUnavailableError", text, None, RETRY_SOON
-            )
-        case ProvidersPause(model, retry):
-            text = f"the providers of `{model[:200]}` take no requests now; try again in {retry} s"
-            headers = {"retry-after": str(retry)}
-            return Reply(503, "providers_pause", "ServiceUnavailableError", text, None, headers)
-        case Overloaded(model, wait, retry):
-            text = (
-                f"every engine for `{model[:200]}` is {wait:.0f} s behind; try again in {retry} s"
-            )
-            headers = {"retry-after": str(retry)}
-            return Reply(429, "overloaded", "RateLimitError", text, None, headers)
-        case BodyTooLarge(limit):
-            text = f"the body is larger than {limit} bytes; send a shorter request"
-            return Reply(413, "body_too_large", "RequestEntityTooLargeError", text)
-        case OverLimit(limit, wait):
-            text = f"over the limit `{limit}`; try again in {wait} s"
-            headers = {"retry-after": str(wait)}
-            return Reply(429, "over_limit", "RateLimitError", text, None, headers)
+            kind = _DENIED.get(status, "PermissionDeniedError")
+            return Reply(status, "policy_denied", kind, message)
+        case NoEngineReady() | NothingAllowed() | NothingInSubset() | DecisionTimeout():
+            return _unserved_reply(refusal)
+        case ProvidersPause() | Overloaded() | OverLimit():
+            return _waiting_reply(refusal)
         case UpstreamUnreachable() | UpstreamBroken() | UpstreamTimeout() | UpstreamError():
             return upstream_reply(refusal)
-        case BodyTimeout(seconds):
-            text = f"the body did not arrive within {seconds:g} s; send the request again"
-            headers = {"connection": "close"}
-            return Reply(408, "body_timeout", "RequestTimeoutError", text, None, headers)
-        case BodyTruncated() | BodyWithheld():
-            return _hidden_reply(refusal)
-        case DecisionTimeout(seconds):
-            text = f"no engine was chosen within {seconds:g} s; try again shortly"
-            return Reply(503, "decision_timeout", "ServiceUnavailableError", text, None, RETRY_SOON)
+        case BodyTooLarge() | BodyTimeout() | BodyTruncated() | BodyWithheld():
+            return _body_reply(refusal)
         case Draining():
             text = "this coordinator is shutting down; send the request again"
-            headers = {**RETRY_SOON, "connection": "close"}
-            return Reply(503, "draining", "ServiceUnavailableError", text, None, headers)
+            return _unavailable("draining", text, {**RETRY_SOON, "connection": "close"})
         case ResponseUnknown() | ResponseGone() | NotServed() | NotCounted():
             return _missing_reply(refusal)
         case NotFound():
             return Reply(404, "not_found", "NotFoundError", "there is no such path here")
         case MethodNotAllowed(allowed):
-            text = f"this path takes {allowed} only"
-            headers = {"allow": allowed}
-            return Reply(405, "method_not_allowed", "MethodNotAllowedError", text, None, headers)
+            text, headers = f"this path takes {allowed} only", {"allow": allowed}
+            kind = "MethodNotAllowedError"
+            return Reply(405, "method_not_allowed", kind, text, None, headers)
         case Fault(request_id):
             text = f"an internal error; the log has it under request `{request_id}`"
             return Reply(500, "fault", "InternalServerError", text)
@@ -303,15 +271,69 @@ _DENIED = {
 """What OpenAI clients call a rejection; any other is a denied permission."""
 
 
-def _hidden_reply(refusal: BodyTruncated | BodyWithheld) -> Reply:
-    if isinstance(refusal, BodyTruncated):
-        text = "the body is larger than the gateway hands over; send a shorter request"
-        return Reply(413, "body_truncated", "RequestEntityTooLargeError", text)
-    text = (
-        "the gateway shows no request bodies here, and this request cannot do without;"
-        " its operator must set `request_body_mode: FULL_DUPLEX_STREAMED`"
-    )
-    return Reply(500, "body_withheld", "InternalServerError", text)
+def _unavailable(reason: str, text: str, headers: Mapping[str, str] = RETRY_SOON) -> Reply:
+    return Reply(503, reason, "ServiceUnavailableError", text, None, headers)
+
+
+def _unserved_reply(
+    refusal: NoEngineReady | NothingAllowed | NothingInSubset | DecisionTimeout,
+) -> Reply:
+    match refusal:
+        case NoEngineReady(model):
+            text = f"no engine that serves `{model[:200]}` can be reached; try again shortly"
+            return _unavailable("no_engine_ready", text)
+        case NothingAllowed(model, source):
+            text = f"policy `{source}` leaves no backend for `{model[:200]}` now; try again later"
+            return _unavailable("nothing_allowed", text)
+        case NothingInSubset(model):
+            text = f"no endpoint of the gateway's subset can take `{model[:200]}` now; try again"
+            return _unavailable("nothing_in_subset", text)
+        case DecisionTimeout(seconds):
+            text = f"no engine was chosen within {seconds:g} s; try again shortly"
+            return _unavailable("decision_timeout", text)
+        case _:
+            assert_never(refusal)
+
+
+def _waiting_reply(refusal: ProvidersPause | Overloaded | OverLimit) -> Reply:
+    """Return a reply that says when to come again."""
+    headers = {"retry-after": str(refusal.retry_after_s)}
+    match refusal:
+        case ProvidersPause(model, retry):
+            text = f"the providers of `{model[:200]}` take no requests now; try again in {retry} s"
+            return _unavailable("providers_pause", text, headers)
+        case Overloaded(model, wait, retry):
+            text = (
+                f"every engine for `{model[:200]}` is {wait:.0f} s behind; try again in {retry} s"
+            )
+            return Reply(429, "overloaded", "RateLimitError", text, None, headers)
+        case OverLimit(limit, retry):
+            text = f"over the limit `{limit}`; try again in {retry} s"
+            return Reply(429, "over_limit", "RateLimitError", text, None, headers)
+        case _:
+            assert_never(refusal)
+
+
+def _body_reply(refusal: BodyTooLarge | BodyTimeout | BodyTruncated | BodyWithheld) -> Reply:
+    match refusal:
+        case BodyTooLarge(limit):
+            text = f"the body is larger than {limit} bytes; send a shorter request"
+            return Reply(413, "body_too_large", "RequestEntityTooLargeError", text)
+        case BodyTimeout(seconds):
+            text = f"the body did not arrive within {seconds:g} s; send the request again"
+            headers = {"connection": "close"}
+            return Reply(408, "body_timeout", "RequestTimeoutError", text, None, headers)
+        case BodyTruncated():
+            text = "the body is larger than the gateway hands over; send a shorter request"
+            return Reply(413, "body_truncated", "RequestEntityTooLargeError", text)
+        case BodyWithheld():
+            text = (
+                "the gateway shows no request bodies here, and this request cannot do without;"
+                " its operator must set `request_body_mode: FULL_DUPLEX_STREAMED`"
+            )
+            return Reply(500, "body_withheld", "InternalServerError", text)
+        case _:
+            assert_never(refusal)
 
 
 def _missing_reply(refusal: ResponseUnknown | ResponseGone | NotServed | NotCounted) -> Reply:
@@ -327,6 +349,6 @@ def _missing_reply(refusal: ResponseUnknown | ResponseGone | NotServed | NotCoun
             return Reply(404, "not_served", "NotFoundError", text)
         case NotCounted(model):
             text = f"nothing can count tokens for `{model[:200]}` now; try again shortly"
-            return Reply(503, "not_counted", "ServiceUnavailableError", text, None, RETRY_SOON)
+            return _unavailable("not_counted", text)
         case _:
             assert_never(refusal)
