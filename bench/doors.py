@@ -48,7 +48,7 @@ MODEL = "tiny"
 PATH = "/v1/chat/completions"
 ECHO = "/bench.Echo/Call"
 
-Call = Callable[[], Awaitable[None]]
+Call = Callable[[], Awaitable[object]]
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ async def serve_echo() -> None:
         return b""
 
     server = grpc.aio.server()
-    handler = grpc.unary_unary_rpc_method_handler(nothing)
+    handler: Any = grpc.unary_unary_rpc_method_handler(nothing)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("bench.Echo", {"Call": handler}),)
     )
@@ -225,7 +225,9 @@ async def rounds(
         grpc.aio.insecure_channel(echo[1]["route"]) as to_echo,
         grpc.aio.insecure_channel(router[1]["route"]) as to_router,
     ):
-        nothing, stub, order = to_echo.unary_unary(ECHO), rpc.RouterStub(to_router), count()
+        nothing: Any = to_echo.unary_unary(ECHO)
+        stub: Any = rpc.RouterStub(to_router)  # type: ignore[no-untyped-call]
+        order = count()
 
         async def empty() -> None:
             await nothing(b"")
@@ -235,7 +237,7 @@ async def rounds(
             answer = await stub.Route(pb.RouteRequest(path=PATH, body=body))
             if answer.WhichOneof("outcome") != "routed":
                 raise SystemExit(f"refused: {answer.refused.reason}")
-            return answer.decision_id
+            return str(answer.decision_id)
 
         async def both() -> None:
             finished = pb.ReportRequest.FINISHED

@@ -40,10 +40,14 @@ async def asked(*sims: Sim, gateways: Gateways = OPEN, **settings: Any) -> Async
         yield running
 
 
+def stub_of(channel: grpc.aio.Channel) -> Any:
+    return rpc.RouterStub(channel)  # type: ignore[no-untyped-call]
+
+
 @asynccontextmanager
-async def router(running: Running) -> AsyncIterator[rpc.RouterStub]:
+async def router(running: Running) -> AsyncIterator[Any]:
     async with grpc.aio.insecure_channel(running.route) as channel:
-        yield rpc.RouterStub(channel)
+        yield stub_of(channel)
 
 
 def chat(**fields: Any) -> pb.RouteRequest:
@@ -222,7 +226,7 @@ async def test_health_follows_readiness_and_says_no_first_on_the_way_out(sim: Si
 
         await until(serves)
         assert await health_of(channel, "liveness") == SERVING
-        stub = rpc.RouterStub(channel)
+        stub = stub_of(channel)
         answer = await stub.Route(chat())
         running.stop.set()
 
@@ -332,10 +336,10 @@ async def test_tls_is_the_default_and_its_own_certificate_can_be_trusted(
         async with asked(sim, gateways=kept) as running:
             root = (tmp_path / "tls" / "tls.crt").read_bytes()
             async with secure(running, root) as channel:
-                answer = await rpc.RouterStub(channel).Route(chat(), timeout=5)
+                answer = await stub_of(channel).Route(chat(), timeout=5)
                 assert answer.routed.target.backend == sim.id
             async with secure(running, self_signed(["127.0.0.1"]).chain) as channel:
-                code, _ = await status_of(rpc.RouterStub(channel).Route(chat(), timeout=5))
+                code, _ = await status_of(stub_of(channel).Route(chat(), timeout=5))
                 assert code is grpc.StatusCode.UNAVAILABLE
     assert (tmp_path / "tls" / "tls.key").stat().st_mode & 0o777 == 0o600
 
@@ -358,14 +362,14 @@ async def test_a_certificate_in_files_is_read_again_when_it_changes(
         leave_s=0,
     )
     async with asked(sim, gateways=files) as running, secure(running, first) as channel:
-        await rpc.RouterStub(channel).Route(chat(), timeout=5)
+        await stub_of(channel).Route(chat(), timeout=5)
         (tmp_path / "c.pem").write_bytes(self_signed(["127.0.0.1"]).chain)  # half a change
         async with secure(running, first) as another:
-            await rpc.RouterStub(another).Route(chat(), timeout=5)
+            await stub_of(another).Route(chat(), timeout=5)
         second = write(tmp_path)
         async with secure(running, second) as another:
-            await rpc.RouterStub(another).Route(chat(), timeout=5)
-        await rpc.RouterStub(channel).Route(chat(), timeout=5)  # it lives on
+            await stub_of(another).Route(chat(), timeout=5)
+        await stub_of(channel).Route(chat(), timeout=5)  # it lives on
 
 
 async def test_a_certificate_says_who_calls(sim: Sim, tmp_path: Path) -> None:
@@ -385,10 +389,10 @@ async def test_a_certificate_says_who_calls(sim: Sim, tmp_path: Path) -> None:
         root = (kept / "tls.crt").read_bytes()
         shown = {"private_key": mine.key, "certificate_chain": mine.chain}
         async with secure(running, root, **shown) as channel:
-            answer = await rpc.RouterStub(channel).Route(tenant, timeout=5)
+            answer = await stub_of(channel).Route(tenant, timeout=5)
             assert answer.WhichOneof("outcome") == "routed"
         async with secure(running, root) as channel:
-            code, _ = await status_of(rpc.RouterStub(channel).Route(chat(), timeout=5))
+            code, _ = await status_of(stub_of(channel).Route(chat(), timeout=5))
             assert code is grpc.StatusCode.UNAVAILABLE
 
 
