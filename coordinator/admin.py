@@ -20,21 +20,21 @@ from prometheus_client.exposition import choose_encoder
 from coordinator.apis import PATHS
 from coordinator.audit import Tally
 from coordinator.candidates import ASLEEP
-from coordinator.canonical import BadRequest, parse
+from coordinator.canonical import BadRequest
 from coordinator.config import Config
 from coordinator.engines import EngineView
 from coordinator.inflight import Queue
+from coordinator.limits import NOBODY
 from coordinator.listeners import handed_over
+from coordinator.parsing import parsed
 from coordinator.readiness import Readiness
 from coordinator.refusal import to_reply
 from coordinator.rules import pools_shown
 from coordinator.service import Service
 from lineside import logs
-from lineside.ids import TenantId
 
 log = logs.get("coordinator.admin")
 
-TENANT = TenantId("default")
 DECISIONS_SHOWN = 100
 
 READY_S = 0.5
@@ -216,12 +216,12 @@ class Admin:
         text = isinstance(asked.body, str)
         body = asked.body.encode() if text else msgspec.json.encode(asked.body)
         headers = {name.lower(): value for name, value in asked.headers.items()}
-        canonical = parse(api, headers, body)
+        canonical = await parsed(api, headers, body)
         if isinstance(canonical, BadRequest):
             reply = to_reply(canonical)
             refusal = {"reason": reply.reason, "status": reply.status, "message": reply.message}
-            return _json({"refusal": refusal, "tenant": TENANT, "candidates": []})
-        return _json((await self._service.dry_run(canonical, TENANT)).to_json())
+            return _json({"refusal": refusal, "tenant": NOBODY, "candidates": []})
+        return _json((await self._service.dry_run(canonical, NOBODY)).to_json())
 
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}

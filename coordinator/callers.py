@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coordinator.config import Gateway, Gateways
 from coordinator.credentials import read_key
-from coordinator.query import NOBODY
+from coordinator.limits import NOBODY
 from lineside import logs
 from lineside.ids import TenantId
 

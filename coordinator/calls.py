@@ -1,6 +1,5 @@
 """One request to the HTTP door, and the refusals that it may get. What all its handlers share."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -8,10 +7,6 @@ from aiohttp import web
 from coordinator import error_shapes
 from coordinator.apis import Api, api_of
 from coordinator.refusal import Refusal, Reply, to_reply
-from lineside.ids import TenantId
-
-ANONYMOUS = TenantId("default")
-"""Whose requests these are, until tenants are configured."""
 
 JSON = "application/json"
 
@@ -55,12 +50,3 @@ class Call:
         if "connection" in headers:
             response.force_close()
         return response
-
-
-def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return headers by lower-case name; those of one name are one list."""
-    together: dict[str, str] = {}
-    for name, value in headers:
-        name = name.lower()
-        together[name] = f"{together[name]},{value}" if name in together else value
-    return together

@@ -10,11 +10,12 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from coordinator.asides import ERRORS, Asides, whole
-from coordinator.calls import ANONYMOUS, JSON, Call
+from coordinator.calls import JSON, Call
 from coordinator.canonical import Canonical, Changes, rewrite
 from coordinator.dispatch import forwarded
 from coordinator.engines import Engine
 from coordinator.error_shapes import in_shape, is_no_answer
+from coordinator.limits import NOBODY
 from coordinator.records import Record
 from coordinator.refusal import NotCounted
 from coordinator.relay import ends_here
@@ -40,7 +41,7 @@ class CountsDoor:
 
     async def count(self, call: Call, request: Canonical) -> web.StreamResponse:
         """Answer with the tokens of a message's prompt."""
-        record = await self._service.dry_run(request, ANONYMOUS)
+        record = await self._service.dry_run(request, NOBODY)
         if record.refusal is not None and record.refusal.reason not in _CARRIED:
             return call.reply(record.refusal)
         ranked = record.decision.ranked if record.decision is not None else ()
@@ -72,7 +73,7 @@ class CountsDoor:
         return web.Response(status=answer.status, body=said, headers={**kept, **call.headers})
 
     def _refused(self, call: Call, refusal: NotCounted) -> web.Response:
-        refused = self._service.refuse(refusal, ANONYMOUS, call.id)
+        refused = self._service.refuse(refusal, NOBODY, call.id)
         return call.refusal(refusal, refused.record.id)
 
     def _own(self, call: Call, record: Record) -> web.Response | None:

@@ -6,8 +6,6 @@ nothing.
 """
 
 import asyncio
-import re
-import secrets
 from collections.abc import Awaitable, Callable
 
 import aiohttp
@@ -17,7 +15,7 @@ from coordinator.apis import COUNT_TOKENS, PATHS, api_of
 from coordinator.asides import Asides
 from coordinator.attempts import Attempt, Repeat
 from coordinator.attempts import Fault as ProviderFault
-from coordinator.calls import ANONYMOUS, JSON, Call, joined
+from coordinator.calls import JSON, Call
 from coordinator.canonical import BadRequest, Canonical
 from coordinator.config import Timeouts
 from coordinator.cross_origin import CrossOrigin
@@ -27,7 +25,8 @@ from coordinator.door_counts import CountsDoor
 from coordinator.door_models import ModelsDoor
 from coordinator.door_responses import ResponsesDoor
 from coordinator.holding import Holding
-from coordinator.parsing import parsed
+from coordinator.limits import NOBODY
+from coordinator.parsing import joined, parsed, request_id_of
 from coordinator.refusal import (
     BodyTimeout,
     BodyTooLarge,
@@ -51,7 +50,6 @@ FIRST_LOOK_S = 1.0
 
 FIRST_LOOK_POLL_S = 0.005
 
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _STORED = "/v1/responses/{id}"
 _METHODS = {"/v1/models": "GET", COUNT_TOKENS: "POST"} | dict.fromkeys(PATHS, "POST")
 
@@ -114,8 +112,7 @@ class Door:
 
     def _boundary(self, handler: Handler) -> Served:
         async def handle(request: web.Request) -> web.StreamResponse:
-            given = request.headers.get("x-request-id", "")
-            request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+            request_id = request_id_of(request.headers.get("x-request-id", ""))
             call = Call(request, request_id)
             try:
                 return await handler(call)
@@ -161,10 +158,10 @@ class Door:
         return await self._routed(call, canonical)
 
     async def _routed(self, call: Call, canonical: Canonical) -> web.StreamResponse:
-        subset = await self._holding.subset(canonical.previous_response, ANONYMOUS)
+        subset = await self._holding.subset(canonical.previous_response, NOBODY)
         if not (subset is None or isinstance(subset, frozenset)):
             return self._refused(call, subset)
-        routed = await self._service.route(canonical, ANONYMOUS, call.id, Reach(subset))
+        routed = await self._service.route(canonical, NOBODY, call.id, Reach(subset))
         if isinstance(routed, Refused):
             return call.refusal(routed.refusal, routed.record.id)
         relay = Relay(self._service, call, routed, self._holding.holders)
@@ -283,5 +280,5 @@ class Door:
         return call.refusal(NotFound())
 
     def _refused(self, call: Call, refusal: Refusal) -> web.Response:
-        refused = self._service.refuse(refusal, ANONYMOUS, call.id)
+        refused = self._service.refuse(refusal, NOBODY, call.id)
         return call.refusal(refusal, refused.record.id)

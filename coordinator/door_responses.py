@@ -6,12 +6,13 @@ import aiohttp
 from aiohttp import web
 
 from coordinator.asides import Asides, whole
-from coordinator.calls import ANONYMOUS, Call
+from coordinator.calls import Call
 from coordinator.config import Timeouts
 from coordinator.dispatch import forwarded
 from coordinator.engines import Engine
 from coordinator.error_shapes import is_no_answer
 from coordinator.holding import Holding
+from coordinator.limits import NOBODY
 from coordinator.refusal import NotServed, Refusal, UpstreamBroken
 from coordinator.relay import Limit, ends_here
 from coordinator.service import Service
@@ -32,7 +33,7 @@ class ResponsesDoor:
     async def pass_on(self, call: Call) -> web.StreamResponse:
         """Put a call for a stored response to the engine that holds it."""
         response = call.request.match_info["id"]
-        holder = await self._holding.find(response, ANONYMOUS)
+        holder = await self._holding.find(response, NOBODY)
         if not isinstance(holder, Holder):
             return self._refused(call, holder)
         engine = self._holding.engine(holder)
@@ -80,7 +81,7 @@ class ResponsesDoor:
         return web.Response(status=answer.status, body=read, headers={**kept, **call.headers})
 
     def _refused(self, call: Call, refusal: Refusal) -> web.StreamResponse:
-        refused = self._service.refuse(refusal, ANONYMOUS, call.id)
+        refused = self._service.refuse(refusal, NOBODY, call.id)
         return call.refusal(refusal, refused.record.id)
 
 

@@ -10,6 +10,9 @@ from typing import Protocol
 from coordinator.refusal import OverLimit
 from lineside.ids import ModelName, TenantId
 
+NOBODY = TenantId("default")
+"""Whose requests these are where nobody says; at our own gateway nobody can, so far."""
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -6,9 +6,7 @@ where the request may go, and how, or the client's answer instead. What became o
 No wire format is known here: doors translate.
 """
 
-import re
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
@@ -18,8 +16,9 @@ from coordinator.attempts import BUDGET
 from coordinator.candidates import Candidate
 from coordinator.canonical import BadRequest, Canonical
 from coordinator.holding import Holding
+from coordinator.limits import NOBODY
 from coordinator.offers import Asking, Headers, Offer, offer, url_of
-from coordinator.parsing import parsed
+from coordinator.parsing import joined, parsed, request_id_of
 from coordinator.refusal import (
     BodyTooLarge,
     Draining,
@@ -39,13 +38,9 @@ from lineside.ids import TenantId
 
 log = logs.get("coordinator.query")
 
-NOBODY = TenantId("default")
-"""Whose requests these are where no gateway says."""
-
 FALLBACKS = BUDGET - 1
 """Backends that are named beside the first: a gateway has the same budget of tries as we have."""
 
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _JSON = "application/json"
 
 
@@ -128,7 +123,7 @@ class Queries:
 
     async def ask(self, query: Query) -> Asked:
         """Decide. What is `Answered` is accounted until its end is reported, or it expires."""
-        request_id = request_id_of(query.headers)
+        request_id = _request_id(query.headers)
         try:
             return await self._ask(query, request_id)
         except Exception:  # noqa: BLE001  the one place: a fault ends its query only
@@ -137,7 +132,7 @@ class Queries:
 
     def refuse(self, query: Query, refusal: Refusal) -> Refused:
         """Record a refusal that a door found by itself, and put it as the client's API does."""
-        request_id = request_id_of(query.headers)
+        request_id = _request_id(query.headers)
         refused = self._service.refuse(refusal, query.tenant, request_id)
         return self._refused(query, refusal, request_id, refused.record.id)
 
@@ -218,19 +213,8 @@ class Queries:
         return Refused(reply.status, tuple(headers.items()), body, reply.reason, decision_id)
 
 
-def request_id_of(headers: Sequence[tuple[str, str]]) -> str:
-    """Return the id that the client gave its request, or a new one."""
-    given = next((value for name, value in headers if name.lower() == "x-request-id"), "")
-    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
-
-
-def joined(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return headers by lower-case name; those of one name are one list."""
-    found: dict[str, str] = {}
-    for name, value in headers:
-        name = name.lower()
-        found[name] = f"{found[name]},{value}" if name in found else value
-    return found
+def _request_id(headers: Headers) -> str:
+    return request_id_of(next((v for name, v in headers if name.lower() == "x-request-id"), ""))
 
 
 def _shape(query: Query) -> Api | None:

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.callers import Caller, Callers, NotYours, Shown, Stranger, is_local, tenant_of
 from coordinator.config import Gateway, Gateways
-from coordinator.query import NOBODY
+from coordinator.limits import NOBODY
 
 EDGE = Caller("edge")
 LOCAL = Shown(is_local=True)

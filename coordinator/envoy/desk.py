@@ -15,7 +15,7 @@ from coordinator import error_shapes
 from coordinator.apis import COUNT_TOKENS, PATHS, Api
 from coordinator.callers import Caller, NotYours, tenant_of
 from coordinator.candidates import Provider, spoken
-from coordinator.canonical import Canonical, Changes, parse, rewrite
+from coordinator.canonical import Canonical, Changes, rewrite
 from coordinator.carriers import Carriage
 from coordinator.engines import Engine
 from coordinator.envoy import contract
@@ -34,8 +34,10 @@ from coordinator.envoy.messages import (
 )
 from coordinator.envoy.reading import Carried, Native, Reading
 from coordinator.holding import Holding
+from coordinator.limits import NOBODY
 from coordinator.offers import PRIVATE, Offer
-from coordinator.query import NOBODY, Answered, Queries, Query, Refused, joined
+from coordinator.parsing import joined, parsed
+from coordinator.query import Answered, Queries, Query, Refused
 from coordinator.refusal import (
     BodyWithheld,
     NoEngineReady,
@@ -240,7 +242,7 @@ class Desk:
         As at our own gateway: nothing is accounted, and policies hold.
         """
         query, api = self._query(question), Api.ANTHROPIC_MESSAGES
-        read = parse(api, joined(query.headers), query.body)
+        read = await parsed(api, joined(query.headers), query.body)
         if not isinstance(read, Canonical):
             return self._refused(question, read)
         record = await self._service.dry_run(read, query.tenant)
