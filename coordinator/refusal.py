@@ -131,6 +131,13 @@ class ResponseGone:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseElsewhere:
+    """What holds the response that a request goes on from may not or cannot serve the request."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class NotServed:
     """The backend that serves the model does not have this API."""
 
@@ -185,6 +192,7 @@ Refusal: TypeAlias = (
     | Draining
     | ResponseUnknown
     | ResponseGone
+    | ResponseElsewhere
     | NotServed
     | NotCounted
     | NotFound
@@ -215,6 +223,7 @@ REASONS = (
     "draining",
     "response_unknown",
     "response_gone",
+    "response_elsewhere",
     "not_served",
     "not_counted",
     "not_found",
@@ -247,7 +256,7 @@ def to_reply(refusal: Refusal) -> Reply:
         case Draining():
             text = "this coordinator is shutting down; send the request again"
             return _unavailable("draining", text, {**RETRY_SOON, "connection": "close"})
-        case ResponseUnknown() | ResponseGone() | NotServed() | NotCounted():
+        case ResponseUnknown() | ResponseGone() | ResponseElsewhere() | NotServed() | NotCounted():
             return _missing_reply(refusal)
         case NotFound():
             return Reply(404, "not_found", "NotFoundError", "there is no such path here")
@@ -336,7 +345,9 @@ def _body_reply(refusal: BodyTooLarge | BodyTimeout | BodyTruncated | BodyWithhe
             assert_never(refusal)
 
 
-def _missing_reply(refusal: ResponseUnknown | ResponseGone | NotServed | NotCounted) -> Reply:
+def _missing_reply(
+    refusal: ResponseUnknown | ResponseGone | ResponseElsewhere | NotServed | NotCounted,
+) -> Reply:
     match refusal:
         case ResponseUnknown():
             text = "no engine here is known to hold this response; send the whole conversation"
@@ -344,6 +355,12 @@ def _missing_reply(refusal: ResponseUnknown | ResponseGone | NotServed | NotCoun
         case ResponseGone():
             text = "the engine that held this response is gone; send the whole conversation"
             return Reply(404, "response_gone", "NotFoundError", text, "response_id")
+        case ResponseElsewhere(model):
+            text = (
+                f"the backend that holds the response cannot take `{model[:200]}`;"
+                " use the model that made it, or send the whole conversation"
+            )
+            return Reply(400, "response_elsewhere", "BadRequestError", text, "model")
         case NotServed(model):
             text = f"what serves `{model[:200]}` does not have this API; use another"
             return Reply(404, "not_served", "NotFoundError", text)

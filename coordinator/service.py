@@ -122,7 +122,8 @@ class Service:
             return self._refuse(record, granted)
         # From here to the lease there is no await: load that is read is the load that is reserved.
         decision, keys = self._decide(record, seen, reach)
-        if unserved := why_unserved(request.model, decision, self.shed_wait_s):
+        goes_on = request.previous_response is not None
+        if unserved := why_unserved(request.model, decision, self.shed_wait_s, goes_on):
             self.limiter.refund(granted)
             return self._refuse(record, unserved)
         assert isinstance(decision.verdict, Chosen)

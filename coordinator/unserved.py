@@ -11,16 +11,22 @@ from coordinator.refusal import (
     Overloaded,
     ProvidersPause,
     Refusal,
+    ResponseElsewhere,
 )
 from coordinator.route import Decision
 from policies.verdict import Empty
 
 
-def why_unserved(model: str, decision: Decision, shed_wait_s: float) -> Refusal | None:
-    """Return the refusal that a decision comes to; `None`: its choice can have the request."""
+def why_unserved(
+    model: str, decision: Decision, shed_wait_s: float, goes_on: bool = False
+) -> Refusal | None:
+    """Return the refusal that a decision comes to; `None`: its choice can have the request.
+
+    `goes_on`: from a stored response, so that its holder alone is in question.
+    """
     if isinstance(decision.verdict, Empty):
         if decision.outside:
-            return NothingInSubset(model)
+            return ResponseElsewhere(model) if goes_on else NothingInSubset(model)
         return _empty(model, decision, str(decision.verdict.source), decision.verdict.source.part)
     if decision.chosen.wait_s <= shed_wait_s:
         return None  # nearly always: the others are not looked at

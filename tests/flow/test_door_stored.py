@@ -104,6 +104,25 @@ async def test_a_response_that_nobody_holds(keeping: tuple[Sim, Sim, Sim]) -> No
         assert await running.inflight() == [0, 0, 0]
 
 
+async def test_a_response_goes_on_with_a_model_of_its_engine_only() -> None:
+    with ExitStack() as engines:
+        made_by, other = (
+            engines.enter_context(simulated.engine("--store-responses", "--model-name", name))
+            for name in (MODEL, "other")
+        )
+        specs = [EngineSpec(url=f"http://{each['http']}") for each in (made_by, other)]
+        async with coordinator(*specs) as running:
+            response, _ = await make(running)
+            body = {"model": "other", "input": "x", "previous_response_id": response}
+            status, headers, said = await running.post("/v1/responses", body)
+            assert (status, json.loads(said)["error"]["message"]) == (
+                400,
+                "the backend that holds the response cannot take `other`; use the model that made"
+                " it, or send the whole conversation",
+            )
+            assert (await running.record(headers))["refusal"]["reason"] == "response_elsewhere"
+
+
 async def test_a_response_whose_engine_is_away() -> None:
     with ExitStack() as engines:
         ends = ExitStack()
