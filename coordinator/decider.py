@@ -7,7 +7,7 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from coordinator.answers import Answers
 from coordinator.bars import Bar, bars
@@ -33,30 +33,18 @@ from coordinator.predict import Predictor
 from coordinator.pressure import Pressure
 from coordinator.recent import RecentWork
 from coordinator.route import NO_BARS, Decision, decide
-from coordinator.rules import Bench, Rules, Saturated
+from coordinator.rules import Rules, Saturated
+from coordinator.seen import Keys, Seen, first_known, load_tokens
 from coordinator.targets import ANYWHERE, Layout, Reach
-from coordinator.tokens import Tokenized, TokenState
+from coordinator.tokenized import Tokenized
 from lineside import hashing
 from lineside.clock import Clock
 from lineside.ids import BlockKey, EngineId, GroupId, ModelName, TenantId
-from policies.evaluate import Plan
 from policies.facts import RequestFacts, Truth
 from policies.verdict import Denied
 
-BYTES_PER_TOKEN = 4
-"""What an unknown prompt is taken to weigh in a queue; used for load, never shown."""
-
 FIELDS = 1000
 """Models whose engines are kept sorted out; all are forgotten when there are more."""
-
-MEDIA_TOKENS = 1000
-"""The same for what follows a prompt's first picture or sound."""
-
-NO_MODEL = Tokenized(TokenState.UNKNOWN, "no model")
-"""Of a name that means nothing here, unless a policy makes something of it."""
-
-Keys: TypeAlias = Mapping[tuple[ModelName, GroupId], Sequence[BlockKey]]
-"""A prompt's keys as the overlay wants them: by model and group, every `STRIDE`-th."""
 
 
 class Overlaps(Protocol):
@@ -78,41 +66,6 @@ class Tokenizer(Protocol):
     async def of(self, canonical: Canonical, engines: Sequence[Engine]) -> Tokenized:
         """Return a prompt's tokens for the engines that may serve it."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What is known of a request when it is decided."""
-
-    request: Canonical = field(repr=False)
-    bench: Bench
-    plan: Plan
-    tokens: Mapping[ModelName, Tokenized] = field(repr=False)
-    """For each model that may still serve it."""
-    tokenized: Tokenized = field(repr=False)
-    """For the model that was asked for, or the first that it may mean."""
-    tenant: TenantId
-
-    @property
-    def models(self) -> set[ModelName]:
-        """Models that may be chosen, by shadow policies too."""
-        targets = self.bench.layout.inventory.targets
-        return {targets[place].model for place in self.plan.targets}
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether the name means nothing, and no policy makes something of it."""
-        return not (self.tokens or self.plan.models)
-
-    def bare(self, request: Canonical) -> "Seen":
-        """Return this without the prompt: all that accounts need. `request` is bare already."""
-        tokens = {model: _bare(each) for model, each in self.tokens.items()}
-        tokenized = _first_known(tokens)
-        return Seen(request, self.bench, self.plan, tokens, tokenized, self.tenant)
-
-    def load_tokens(self, model: ModelName) -> int:
-        """Return what the request weighs in the queue of a model's engine."""
-        return load_tokens(self.request, self.tokens.get(model, self.tokenized))
 
 
 @dataclass(kw_only=True)
@@ -146,7 +99,7 @@ class Decider:
         bench = self.rules.bench()
         meant = sorted(bench.layout.inventory.meant(request.model))
         tokens = await self._tokenize(request, meant)
-        tokenized = _first_known(tokens)
+        tokenized = first_known(tokens)
         facts = RequestFacts(
             model=request.model,
             tenant=tenant,
@@ -169,7 +122,7 @@ class Decider:
         others = [model for model in sorted(models) if model not in tokens]
         if others:
             tokens |= await self._tokenize(request, others)
-        return Seen(request, bench, plan, tokens, _first_known(tokens), tenant)
+        return Seen(request, bench, plan, tokens, first_known(tokens), tenant)
 
     def decide(self, seen: Seen, reach: Reach = ANYWHERE) -> tuple[Decision, Keys]:
         """Measure and rank. No await: load that is read is load that the caller reserves."""
@@ -280,24 +233,3 @@ class Decider:
                 indexed |= self.overlaps.overlap(group, chains[lora], limit)
                 claimed |= self.overlay.units(group, keys[model, group])
         return Held(indexed, claimed)
-
-
-def _first_known(tokens: Mapping[ModelName, Tokenized]) -> Tokenized:
-    """Return the first that counts, so that sizes are those of the model that was asked for."""
-    found = [*tokens.values(), NO_MODEL]
-    return next((each for each in found if each.count is not None), found[0])
-
-
-def _bare(tokenized: Tokenized) -> Tokenized:
-    if tokenized.count is None:
-        return tokenized
-    return Tokenized(tokenized.state, tokenized.reason, None, tokenized.count)
-
-
-def load_tokens(request: Canonical, tokenized: Tokenized) -> int:
-    """Return what a request weighs in an engine's queue: its prompt tokens, or an estimate."""
-    if tokenized.count is not None:
-        return tokenized.count * max(1, len(request.prompts))
-    if tokenized.packed is not None:
-        return len(tokenized.packed) // 4 + MEDIA_TOKENS
-    return len(request.raw) // BYTES_PER_TOKEN

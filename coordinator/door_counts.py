@@ -20,7 +20,7 @@ from coordinator.records import Record
 from coordinator.refusal import NotCounted
 from coordinator.relay import ends_here
 from coordinator.service import Service
-from coordinator.tokens import TokenState
+from coordinator.tokenized import TokenState
 
 COUNT_S = 10.0
 """For one engine's count; it renders and encodes, beside all that it computes."""

@@ -18,7 +18,7 @@ from coordinator.bodies import Bodies
 from coordinator.candidates import Candidate
 from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
-from coordinator.decider import Decider, Keys, Seen
+from coordinator.decider import Decider
 from coordinator.engines import Engine
 from coordinator.inflight import InFlight
 from coordinator.lessons import learn
@@ -41,9 +41,10 @@ from coordinator.route import Decision
 from coordinator.routed import Refused as Refused
 from coordinator.routed import Routed as Routed
 from coordinator.routed import rest_of
+from coordinator.seen import Keys, Seen
 from coordinator.tagging import Tagger
 from coordinator.targets import ANYWHERE, Reach
-from coordinator.tokens import Tokenized
+from coordinator.tokenized import Tokenized
 from coordinator.unserved import why_unserved
 from lineside.clock import Clock
 from lineside.ids import ModelName, TenantId

@@ -9,8 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from coordinator.loading import Loader, SourceState
 from coordinator.probes import probes
 from coordinator.rendering import NotRendered
 from coordinator.sandbox import MAX_TEXT_CHARS
+from coordinator.tokenized import Reason, Tokenized, TokenState
 from coordinator.tokenizer import Tokenizer, Unloadable
 from lineside import logs
 from lineside.clock import Clock
@@ -56,61 +56,6 @@ VERIFY_AGAIN_S = 60.0
 """Until an engine is asked again that could not be compared with its tokenizer."""
 
 log = logs.get("coordinator.tokens")
-
-
-class TokenState(Enum):
-    """How far a request's tokens can be relied on."""
-
-    EXACT = "exact"
-    """Given, or from the model's own tokenizer."""
-    ENGINE = "engine"
-    """An engine tokenized the request."""
-    UNKNOWN = "unknown"
-
-
-class Reason(StrEnum):
-    """Where tokens come from, why not from the model's tokenizer, or why there are none."""
-
-    GIVEN = "given"
-    LOCAL = "local"
-    UNVERIFIED = "unverified"
-    """Local, and no engine has confirmed that it tokenizes the same."""
-    MEDIA = "media"
-    """Known up to the first media part, or not at all when nothing local renders it."""
-
-    NO_TOKENIZER = "no_tokenizer"
-    LOADING = "loading"
-    UNLOADABLE = "unloadable"
-    DIFFERENT = "different"
-    """An engine tokenized a probe otherwise than the directory."""
-    UNCONFIRMED = "unconfirmed"
-    """Engines may read the directory in another way, and none has confirmed ours."""
-    TOOL_CHOICE = "tool_choice"
-    """Tools that must not be chosen: an engine's setting says whether the prompt shows them."""
-    CLIENT_TEMPLATE = "client_template"
-    TEMPLATE = "template"
-    """The template raised on this request, or the model has none."""
-
-    BUDGET = "budget"
-    BUSY = "busy"
-    TOO_LARGE = "too_large"
-    UNSUPPORTED = "unsupported"
-    """Embeddings, truncation, or a request that the engine refuses to tokenize."""
-    CONTINUATION = "continuation"
-    """The prompt begins with a stored response, whose messages its engine alone knows."""
-    ENGINE_ERROR = "engine_error"
-    BREAKER_OPEN = "breaker_open"
-    NO_ENGINE = "no_engine"
-
-
-@dataclass(frozen=True, slots=True)
-class Tokenized:
-    """A request's first prompt. `packed` ends at the first media part; then `count` is unknown."""
-
-    state: TokenState
-    reason: str
-    packed: bytes | None = None
-    count: int | None = None
 
 
 class Check(Enum):

@@ -16,14 +16,9 @@ from coordinator.engine_tokenize import OPEN_S, Breaker, question
 from coordinator.engines import Engine, ServedModel
 from coordinator.loading import RELOAD_AFTER_S, SourceState
 from coordinator.probes import probes
+from coordinator.tokenized import Reason, Tokenized, TokenState
 from coordinator.tokenizer import Tokenizer
-from coordinator.tokens import (
-    LONG_BYTES,
-    Reason,
-    Tokenized,
-    Tokens,
-    TokenState,
-)
+from coordinator.tokens import LONG_BYTES, Tokens
 from lineside.hashing import pack
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 

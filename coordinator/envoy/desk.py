@@ -48,7 +48,7 @@ from coordinator.refusal import (
 )
 from coordinator.reports import Event, Report
 from coordinator.stored import Holder
-from coordinator.tokens import TokenState
+from coordinator.tokenized import TokenState
 from coordinator.watch import WatchedService
 from lineside import logs
 

@@ -15,8 +15,9 @@ from aiohttp import web
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.engine_tokenize import OPEN_S, OPENS_AFTER
 from coordinator.engines import Engine, ServedModel
+from coordinator.tokenized import Tokenized, TokenState
 from coordinator.tokenizer import Tokenizer
-from coordinator.tokens import Check, Tokenized, Tokens, TokenState
+from coordinator.tokens import Check, Tokens
 from lineside.hashing import pack
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 

@@ -17,8 +17,9 @@ from coordinator.engines import Engine, ServedModel
 from coordinator.hub import Hub, Unfetched, is_name
 from coordinator.hub import _fetched as fetched
 from coordinator.loading import RELOAD_AFTER_S
+from coordinator.tokenized import Tokenized, TokenState
 from coordinator.tokenizer import Tokenizer
-from coordinator.tokens import Tokenized, Tokens, TokenState
+from coordinator.tokens import Tokens
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 from tests.manual_clock import ManualClock
 
