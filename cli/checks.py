@@ -1,4 +1,4 @@
-"""What is right, missing or wrong with an engine, from what was seen of it. Pure.
+"""What is right, missing or wrong with an engine, from what was seen of it.
 
 Each check says one thing, what still works without it, and what to add to the engine's command
 line. Asks nobody: `cli.asking` and `cli.probe` have done so.

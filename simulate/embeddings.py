@@ -1,4 +1,4 @@
-"""`/v1/embeddings` of a pooling model as vLLM serves it. Pure. The numbers mean nothing.
+"""`/v1/embeddings` of a pooling model as vLLM serves it. The numbers mean nothing.
 
 A prompt is computed as any other, so that it queues, is cached and announced; the one token that
 it generates for want of an own kind of request is not shown.

@@ -1,4 +1,4 @@
-"""Anthropic's messages API as vLLM serves it: bodies to chats, and answers and streams. Pure.
+"""Anthropic's messages API as vLLM serves it: bodies to chats, and answers and streams.
 
 Written from what vLLM does, apart from the product. Errors have Anthropic's shape, save those of
 bodies that cannot be read at all.

@@ -1,6 +1,6 @@
 """OpenAI's responses API as vLLM serves it: bodies to chats, answers, streams, and what is kept.
 
-Pure. Written from what vLLM does, apart from the product. Text only: no tools are called.
+Written from what vLLM does, apart from the product. Text only: no tools are called.
 """
 
 import uuid

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import tomllib
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -62,9 +64,24 @@ HOMES = {
 """Where each foreign thing may be imported; generated types count as one."""
 
 
+FOLDERS = ("agent", "cli", "coordinator", "policies", "simulate", "proto/lineside")
+
+
+@cache
+def _sources() -> tuple[Path, ...]:
+    found = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    return tuple(path for path in found if path.parent.name != "v1")  # generated
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def _imported(path: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -74,12 +91,25 @@ def _imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("foreign", HOMES)
 def test_a_foreign_thing_is_imported_in_its_home_only(foreign: str) -> None:
-    folders = ("agent", "cli", "coordinator", "policies", "simulate", "proto/lineside")
     importers = {
         path.relative_to(ROOT).as_posix()
-        for folder in folders
-        for path in (ROOT / folder).rglob("*.py")
-        if path.parent.name != "v1"  # generated
+        for path in _sources()
         if any(name == foreign or name.startswith(f"{foreign}.") for name in _imported(path))
     }
     assert importers == HOMES[foreign]
+
+
+def test_what_calls_itself_pure_is_held_to_it() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    held = {
+        module
+        for contract in contracts["contracts"]
+        if contract["name"] == "the core does no I/O"
+        for module in contract["source_modules"]
+    }
+    said = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("proto.")
+        for path in _sources()
+        if re.search(r"\bPure\b", ast.get_docstring(_tree(path)) or "")
+    }
+    assert {name for name in said if not any(f"{name}.".startswith(f"{h}.") for h in held)} == set()
