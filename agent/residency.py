@@ -62,6 +62,7 @@ class Residency:
         self.at_least_one = False
         """A store may announce what is held already: it adds no copy where there is one. Counts may
         so be too low, never too high."""
+        self._uncounted = 0  # stores that added no copy: as many removals may find none
         self._given_up = ""
 
     @property
@@ -114,7 +115,7 @@ class Residency:
         self._windows.empty()
         for block in self._blocks.values():
             block.copies, block.level = 0, GONE
-        self.blocks = self.unkeyed_blocks = 0
+        self.blocks = self.unkeyed_blocks = self._uncounted = 0
 
     def restride(self, stride: int) -> None:
         """Report other keys of the same holdings. Of hit points a stride changes nothing.
@@ -181,7 +182,9 @@ class Residency:
                     self._place(block, parent, keys[end : end + units])
                 parent = block
                 end += units
-            if not (self.at_least_one and block.copies & one * MASK):
+            if self.at_least_one and block.copies & one * MASK:
+                self._uncounted += 1
+            else:
                 block.copies += one
                 self.blocks += 1
                 self.unkeyed_blocks += block.key is None
@@ -196,7 +199,7 @@ class Residency:
         for engine_key in event.keys:
             block = self._blocks.get(engine_key)
             if block is None or not block.copies & one * MASK:
-                self.unmatched_removals += 1
+                self._miss()
                 self._drop(block)
                 continue
             block.copies -= one
@@ -207,6 +210,13 @@ class Residency:
                 self._settle(block)
             if not block.copies:
                 self._drop(block)
+
+    def _miss(self) -> None:
+        """Note that what was removed was not held."""
+        if self._uncounted:
+            self._uncounted -= 1
+        else:
+            self.unmatched_removals += 1
 
     def _is_chain(self, event: BlockStored) -> bool:
         """Tell whether an event is of the KV group that gives chain and tokens."""
@@ -311,6 +321,7 @@ class Residency:
             self._admit(event)
         for engine_key in event.keys:
             if self.at_least_one and self._windows.holds(event.group, event.medium, engine_key):
+                self._uncounted += 1
                 continue
             if self._windows.store(event.group, event.medium, engine_key):
                 self._judge_window(event.group, engine_key)
@@ -319,7 +330,7 @@ class Residency:
         for engine_key in event.keys:
             left = self._windows.remove(event.group, event.medium, engine_key)
             if left is None:
-                self.unmatched_removals += 1
+                self._miss()
             elif not left:
                 self._judge_window(event.group, engine_key)
 
@@ -376,4 +387,4 @@ class Residency:
             block.parent = block.children = None
         self._blocks.clear()
         self._windows.empty()
-        self.blocks = self.unkeyed_blocks = 0
+        self.blocks = self.unkeyed_blocks = self._uncounted = 0

@@ -31,6 +31,13 @@ def test_a_new_reader_counts_no_announcement_of_the_past_twice() -> None:
     assert said(of) == {}
 
 
+def test_a_removal_of_a_copy_that_was_not_counted_is_no_mismatch() -> None:
+    of = holdings()
+    for event in (STORED, STORED, REMOVED, REMOVED, REMOVED):
+        of.apply(event)
+    assert of.residency.unmatched_removals == 1
+
+
 def test_copies_count_once_all_is_quiet() -> None:
     of = holdings()
     of.quiet()

@@ -71,6 +71,7 @@ def reloaded(before: Holdings, stride: int) -> Holdings:
     saved = decode(Key(ENGINE, SECRET, stride), encode(Key(ENGINE, SECRET, 1), captured))
     assert isinstance(saved, Saved)
     saved.residency.unmatched_removals = before.residency.unmatched_removals
+    saved.residency._uncounted = before.residency._uncounted
     holdings = Holdings(ENGINE, SECRET, stride, saved.residency, saved.lost)
     holdings.mark(Whole())
     holdings.residency.at_least_one = before.residency.at_least_one
