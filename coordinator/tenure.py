@@ -69,8 +69,7 @@ class Tenure:
         """Keep the lease and its keys until cancelled, or told to end."""
         while not self._is_ended:
             try:
-                await self._keep()
-                await self._write()
+                await self._write(await self._keep())
             except LeaseLost:
                 log.warning("lease lost", made=self.made)
                 self.lease = None
@@ -87,28 +86,34 @@ class Tenure:
             with suppress(StoreUnavailable):  # then they go when the lease has run out
                 await self._store.revoke(lease)
 
-    async def _keep(self) -> None:
+    async def _keep(self) -> LeaseId:
+        """Let the lease run anew, or make one."""
         asked_at = self._clock.monotonic()  # its time runs from when the store hears of it: later
-        if self.lease is None:
-            self.lease = await self._store.grant(self._ttl_s)
+        lease = self.lease
+        if lease is None:
+            lease = await self._store.grant(self._ttl_s)
             self.made += 1
             self._due.update(dict.fromkeys(self._wanted))
+            if not self._is_ended:
+                self.lease = lease
         else:
-            await self._store.keep(self.lease)
+            await self._store.keep(lease)
         self._until = asked_at + self._ttl_s
+        return lease
 
-    async def _write(self) -> None:
-        while self._due:
+    async def _write(self, lease: LeaseId) -> None:
+        """Write what is due under a lease, for as long as it is ours: never without one."""
+        while self._due and self.lease == lease:
             keys = list(self._due)[:MAX_WRITES]
-            writes = {key: self._as_wanted(key) for key in keys}
+            writes = {key: self._as_wanted(key, lease) for key in keys}
             await self._store.transact({}, list(writes.values()))
             for key, write in writes.items():
-                if write == self._as_wanted(key):
+                if write == self._as_wanted(key, lease):
                     self._due.pop(key, None)
 
-    def _as_wanted(self, key: str) -> Write:
+    def _as_wanted(self, key: str, lease: LeaseId) -> Write:
         value = self._wanted.get(key)
-        return Delete(key) if value is None else Put(key, value, self.lease)
+        return Delete(key) if value is None else Put(key, value, lease)
 
     async def _wait(self, limit_s: float) -> None:
         """Wait, or until something is to be written."""

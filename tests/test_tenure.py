@@ -1,13 +1,15 @@
 """A lease and its keys: kept, made anew, and held no longer than the store holds it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
+import pytest
+
 from coordinator.leader import Leadership
 from coordinator.members import Coordinator, Membership
-from coordinator.store import LeaseId, StoreUnavailable
+from coordinator.store import LeaseId, StoreUnavailable, Write
 from coordinator.stores.sqlite import SqliteStore
 from coordinator.tenure import TTL_S, Tenure
 from lineside.ids import NodeId
@@ -67,6 +69,36 @@ async def test_keys_are_held_as_long_as_they_are_wanted() -> None:
         await tenure.end()
         assert (await store.range("k/")).entries == {}
         await passing(clock, TTL_S)
+        assert (await store.range("k/")).entries == {}
+    await store.close()
+
+
+@pytest.mark.parametrize("during", ["grant", "transact"])
+async def test_one_that_ends_in_the_middle_leaves_no_key(during: str) -> None:
+    class Ending(Cut):
+        """A store during whose call its user stops."""
+
+        async def grant(self, ttl_s: int) -> LeaseId:
+            lease = await super().grant(ttl_s)
+            if during == "grant":
+                await tenure.end()
+            return lease
+
+        async def transact(
+            self, expected: Mapping[str, int | None], writes: Sequence[Write]
+        ) -> int | None:
+            revision = await super().transact(expected, writes)
+            if during == "transact":
+                await tenure.end()
+            return revision
+
+    clock = ManualClock()
+    store = Ending(clock)
+    tenure = Tenure(store, clock)
+    for n in range(250):  # more than one transaction takes
+        tenure.hold(f"k/{n:03}", b"1")
+    async with running(clock, tenure):
+        await passing(clock, 1)
         assert (await store.range("k/")).entries == {}
     await store.close()
 
