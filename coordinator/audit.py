@@ -264,7 +264,9 @@ class Audit:
 
     def _of(self, view: EngineView) -> _Engine:
         """Return what is remembered of an engine, as long as its events come from one address."""
-        of = self._engines.setdefault(view.engine.id, _Engine())
+        of = self._engines.get(view.engine.id)
+        if of is None:  # made only then: every request comes by here
+            of = self._engines[view.engine.id] = _Engine()
         if of.source != view.engine.events:
             of.source, of.word, of.run = view.engine.events, NOTHING, _Run("")
             of.recent.clear()
