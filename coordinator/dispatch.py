@@ -6,7 +6,6 @@ the request.
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable
 from io import BytesIO
 
@@ -23,6 +22,7 @@ from coordinator.config import Timeouts
 from coordinator.cooldowns import asked_pause_s
 from coordinator.credentials import Credentials
 from coordinator.engines import Engine
+from coordinator.offers import PRIVATE, RANK, REQUEST_ID, set_by
 from coordinator.providers import ProviderKeys
 from coordinator.refusal import (
     KEY_REFUSED,
@@ -33,7 +33,7 @@ from coordinator.refusal import (
 )
 from coordinator.service import Routed, Service
 from lineside.ids import EngineId
-from policies.reserved import HEADERS, HOP_BY_HOP
+from policies.reserved import HOP_BY_HOP
 
 KEEP_ALIVE_S = 4.0
 """Idle connections are let go before the engine does it: uvicorn closes them after 5 s."""
@@ -56,24 +56,19 @@ UNFIT = frozenset({400, 422})
 _STREAMS = {Api.BEDROCK_CONVERSE: "application/vnd.amazon.eventstream"}
 """What a stream is asked for as, where that is no `text/event-stream`."""
 
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-
-RANK = "x-data-parallel-rank"
-
-_NOT_FORWARDED = HOP_BY_HOP | {
-    "accept-encoding",  # the stream must be readable
-    "api-key",  # where Azure's clients have it
-    "authorization",  # the client's key is for this door
-    "content-encoding",
-    "content-length",
-    "cookie",
-    "expect",
-    "host",
-    RANK,  # the decision's, not the client's
-    "x-api-key",  # the same, of Anthropic's clients
-    "x-request-id",
-    "x-vllm-priority",
-}
+_NOT_FORWARDED = frozenset(
+    {
+        *HOP_BY_HOP,
+        *PRIVATE,  # the client's keys are for this door
+        "accept-encoding",  # the stream must be readable
+        "content-encoding",
+        "content-length",
+        "expect",
+        "host",
+        RANK,  # the decision's, not the client's
+        REQUEST_ID,
+    }
+)
 
 
 class Dispatcher:
@@ -154,7 +149,7 @@ class Dispatcher:
     async def _try(
         self, routed: Routed, path: str, headers: CIMultiDict[str]
     ) -> aiohttp.ClientResponse | Attempt:
-        target, asked = routed.target, routed.verdict.set
+        target = routed.target
         url: str | URL
         if isinstance(target, Engine):
             url, sent, limit_s = target.base_url + path, headers.copy(), None
@@ -166,10 +161,7 @@ class Dispatcher:
             for name in target.dialect.kept(routed.request.api):
                 if name in headers:
                     sent[name] = ",".join(headers.getall(name))
-        for name, value in ((asked.headers if asked else None) or {}).items():
-            # Lint says so; here it holds whatever got past it.
-            if name.lower() not in HEADERS and _NAME.fullmatch(name) and value.isprintable():
-                sent[name] = value
+        sent.update(set_by(routed.verdict.set))
         try:
             async with asyncio.timeout(limit_s):
                 return await self._session.post(
@@ -179,16 +171,8 @@ class Dispatcher:
                     timeout=self._timeout,
                     allow_redirects=False,
                 )
-        except aiohttp.ConnectionTimeoutError:
-            return _unreachable(target.id, "no connection in time")
-        except aiohttp.ClientConnectorDNSError:
-            return _unreachable(target.id, "its name cannot be resolved")
-        except aiohttp.ClientSSLError:
-            return _unreachable(target.id, "its certificate or TLS cannot be used")
-        except aiohttp.ClientConnectorError:
-            return _unreachable(target.id, "connection refused")
-        except aiohttp.InvalidURL:
-            return _unreachable(target.id, "its address cannot be used")
+        except _NOT_REACHED as error:
+            return Attempt(target.id, Repeat.SAFE, _why(error), False, ProviderFault.UNREACHABLE)
         except aiohttp.ClientError:
             broke = ProviderFault.BROKE
             return Attempt(target.id, Repeat.UNCERTAIN, "the connection broke", fault=broke)
@@ -211,8 +195,20 @@ class Dispatcher:
         return URL(url, encoded=True), self._provider_keys.headers(*arguments)
 
 
-def _unreachable(backend: EngineId, reason: str) -> Attempt:
-    return Attempt(backend, Repeat.SAFE, reason, False, ProviderFault.UNREACHABLE)
+_UNREACHABLE: tuple[tuple[type[Exception], str], ...] = (
+    (aiohttp.ConnectionTimeoutError, "no connection in time"),
+    (aiohttp.ClientConnectorDNSError, "its name cannot be resolved"),
+    (aiohttp.ClientSSLError, "its certificate or TLS cannot be used"),
+    (aiohttp.ClientConnectorError, "connection refused"),
+    (aiohttp.InvalidURL, "its address cannot be used"),
+)
+"""Why a backend has seen nothing of a request. The first that fits: some are kinds of others."""
+
+_NOT_REACHED = tuple(kind for kind, _ in _UNREACHABLE)
+
+
+def _why(error: Exception) -> str:
+    return next(words for kind, words in _UNREACHABLE if isinstance(error, kind))
 
 
 def _unanswered(routed: Routed, last: Attempt) -> Refusal:
@@ -273,6 +269,6 @@ def forwarded(client_headers: Iterable[tuple[str, str]], request_id: str) -> CIM
         if name in _NOT_FORWARDED or name in named or name.startswith("x-lineside-"):
             headers.popall(name)
     headers["accept-encoding"] = "identity"
-    headers["x-request-id"] = request_id
+    headers[REQUEST_ID] = request_id
     headers.setdefault("content-type", "application/json")
     return headers
