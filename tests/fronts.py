@@ -88,7 +88,9 @@ class Front:
         return found
 
     async def is_quiet(self) -> bool:
-        return not any(await self.running.inflight())
+        """Whether nothing is accounted any more, at engines and at providers."""
+        ended = all(record["outcome"]["end"] for record in await self.records())
+        return ended and not any(await self.running.inflight())
 
 
 @asynccontextmanager

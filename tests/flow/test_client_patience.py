@@ -14,6 +14,9 @@ from tests.gateways import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.asyncio(loop_scope="module")]
 
+PATIENCE_S = 0.6
+"""Long enough for a request to reach its backend on a busy machine."""
+
 ABORT_S = 1.0
 """In which a backend hears that its client has gone."""
 
@@ -55,11 +58,11 @@ async def test_a_clients_own_timeout_ends_the_backends_work(
     actor.holds_after = 0
     if client == "openai":
         with pytest.raises(openai.APITimeoutError):
-            chats = front.openai.with_options(timeout=0.2).chat.completions
+            chats = front.openai.with_options(timeout=PATIENCE_S).chat.completions
             await chats.create(model=model, messages=ASK, max_tokens=5)
     else:
         with pytest.raises(anthropic.APITimeoutError):
-            messages = front.anthropic.with_options(timeout=0.2).messages
+            messages = front.anthropic.with_options(timeout=PATIENCE_S).messages
             await messages.create(model=model, messages=ASK, max_tokens=5)
     await until_broken_off(staged, model)
 

@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageFunctionToolC
 
 from tests.actors import HELLO, Line, Use
 from tests.fronts import PROVIDER_KEY, SECRET, UPSTREAM, Stage
+from tests.gateways import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -244,7 +245,7 @@ async def test_an_answer_that_was_cut_is_said_to_be(staged: Stage, model: str) -
 async def test_every_lease_ends(staged: Stage, model: str) -> None:
     for ask in (chat, streamed_chat, message, streamed_message):
         await ask(staged, model)
-        assert await staged.front.is_quiet()
+        await until(staged.front.is_quiet)
         latest = (await staged.front.records())[0]
         outcome = latest["outcome"]
         counted = outcome["prompt_tokens"], outcome["cached_tokens"], outcome["completion_tokens"]
