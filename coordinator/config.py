@@ -29,6 +29,8 @@ ZmqEndpoint: TypeAlias = Annotated[
     str, Meta(pattern=r"^(tcp|ipc)://\S+\Z", title="tcp://HOST:PORT or ipc://PATH")
 ]
 
+FilePath: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
+
 GpuUuid: TypeAlias = Annotated[str, Meta(pattern=r"^GPU-[0-9A-Za-z-]+\Z", title="GPU-UUID")]
 
 
@@ -53,7 +55,7 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: tuple[GpuUuid, ...] = ()
     """UUIDs of the GPUs that serve it, as `nvidia-smi -L` prints them. None: not known, and with
     them the `gpuUtilization` that policies may ask for."""
-    api_key_file: Name | None = None
+    api_key_file: FilePath | None = None
     """File with the key that the server wants (`--api-key`), read again when it changes. `null`: it
     wants none."""
 
@@ -99,7 +101,7 @@ class Gateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Name
     """What logs call it."""
-    token_file: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    token_file: FilePath | None = None
     """File with its bearer token, read again when it changes."""
     certificate: Name | None = None
     """Common name of its client certificate, which `gateways.client_ca_file` must have signed."""
@@ -126,14 +128,14 @@ class Gateways(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Answer whoever asks from this machine, too, and says nothing of whose the request is."""
     transport: Literal["tls", "plaintext"] = "tls"
     """Of the gRPC listener. `plaintext` shows tokens and prompts to whoever can listen in."""
-    cert_file: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    cert_file: FilePath | None = None
     """PEM file with the listener's certificate, read again when it changes. `null`: one that this
     process signs by itself."""
-    key_file: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    key_file: FilePath | None = None
     """PEM file with its private key."""
-    client_ca_file: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    client_ca_file: FilePath | None = None
     """PEM file with the authorities of gateways' certificates; then every caller must show one."""
-    self_signed_dir: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    self_signed_dir: FilePath | None = None
     """Directory that keeps the self-signed certificate, `tls.crt`, for gateways to trust. `null`:
     in memory, another one at each start."""
     leave_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
@@ -209,10 +211,10 @@ class ModelHub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Fetch tokenizers that are named ORG/NAME. `false`: engines are asked to tokenize instead."""
     url: ServerUrl | None = None
     """The hub. `null`: what its library knows (`HF_ENDPOINT`), usually Hugging Face's."""
-    cache: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    cache: FilePath | None = None
     """Directory that keeps what was fetched. `null`: the library's own (`HF_HOME`), which engines
     on the same machine share."""
-    token_file: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    token_file: FilePath | None = None
     """File with an access token. `null`: what the library finds (`HF_TOKEN`, a login)."""
 
 
@@ -221,17 +223,17 @@ class EtcdAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     root: Annotated[str, Meta(pattern=r"^/(\S*/)?\Z", title="/ or /NAME/")] = "/lineside/"
     """Begins every key; clusters that share an etcd have different ones."""
-    ca_file: Name | None = None
+    ca_file: FilePath | None = None
     """Certificates that etcd's own must be signed by. `null`: the system's, for https."""
-    cert_file: Name | None = None
+    cert_file: FilePath | None = None
     """Our certificate, for an etcd that asks for one."""
-    key_file: Name | None = None
+    key_file: FilePath | None = None
     """Its key."""
     server_name: Name | None = None
     """Name that etcd's certificate is for. `null`: the endpoint's host."""
     user: Name | None = None
     """Whom to log in as. `null`: etcd asks for no user, or goes by the certificate."""
-    password_file: Name | None = None
+    password_file: FilePath | None = None
     """File with that user's password."""
 
     def problems(self) -> Iterator[Problem]:
@@ -298,7 +300,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     announce_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
     """Share of the requests to an engine whose events were lost that ask it to announce anew the
     blocks they hit (vLLM from 0.26), until what is known of its cache proves right."""
-    resources: Name | None = None
+    resources: FilePath | None = None
     """Folder or file of policies, pools, worker sets and providers, watched for changes. `null`:
     what `lineside apply` put into the store."""
     tags: tuple[Annotated[str, Meta(pattern=r"^[^=,\s]+(=(present|absent|unknown))?\Z")], ...] = ()
