@@ -38,16 +38,27 @@ class Reader(Protocol):
     """Reads one answer of a backend."""
 
     complete: bool
+    """The backend said that its stream is complete."""
 
-    def feed(self, chunk: bytes) -> Iterator[Event]: ...
-    def close(self) -> Iterator[Event]: ...
-    def whole(self, body: bytes) -> Iterator[Event]: ...
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """Yield what a part of a stream says."""
+        ...
+
+    def close(self) -> Iterator[Event]:
+        """Yield what is left where a stream ends, or that it broke off."""
+        ...
+
+    def whole(self, body: bytes) -> Iterator[Event]:
+        """Yield all of an answer that is no stream. Raises `Unreadable`."""
+        ...
 
 
 class Writer(Protocol):
     """Writes one stream for a client."""
 
-    def write(self, event: Event) -> bytes: ...
+    def write(self, event: Event) -> bytes:
+        """Return what an event is in the client's API; often nothing. Raises `Unreadable`."""
+        ...
 
 
 _READERS: dict[Api, Callable[[], Reader]] = {
