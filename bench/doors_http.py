@@ -325,8 +325,6 @@ class Row:
     cpu_us: dict[int, float]
     chunk_us: float
     gap_ms: float
-    requests: int
-    """Seen on one connection."""
 
 
 def rows(runners: Sequence[Runner]) -> Iterator[Row]:
@@ -336,7 +334,6 @@ def rows(runners: Sequence[Runner]) -> Iterator[Row]:
         added = {size: statistics.median(each.alone_ms[size]) - own[size] for size in SIZES}
         rate = {size: max(each.rates[size]) / max(base.rates[size]) for size in SIZES}
         cpu = {size: min(each.cpu_us[size]) for size in SIZES}
-        asked = sum(len(took) for took in each.alone_ms.values())
         yield Row(
             each.name,
             added,
@@ -344,7 +341,6 @@ def rows(runners: Sequence[Runner]) -> Iterator[Row]:
             cpu,
             statistics.mean(each.chunk_us),
             statistics.median(each.gaps_ms),
-            asked,
         )
 
 
