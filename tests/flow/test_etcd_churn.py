@@ -1,0 +1,161 @@
+"""Clients that write, lease and watch while etcd's members die: at the end the store is the model.
+
+Nothing is left of what ended: no key of a lease, no task, no socket. `make test-state`; `CHURN_S`.
+"""
+
+import asyncio
+import gc
+import os
+import random
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from coordinator.following import Following
+from coordinator.store import Change, Delete, Put, Store, StoreUnavailable, Write
+from coordinator.tenure import Tenure
+from lineside.clock import SystemClock
+from tests import etcds
+from tests.etcds import until
+
+pytestmark = [pytest.mark.flow, pytest.mark.state, etcds.needs_etcd]
+
+CHURN_S = float(os.environ.get("CHURN_S", "60"))
+CLIENTS = 6
+TTL_S = 3
+
+
+async def churn(store: Store, me: int, model: dict[str, bytes], end: float) -> int:
+    """Write and delete keys of our own; return how often the store was away."""
+    rng, away = random.Random(me), 0
+    while time.monotonic() < end:
+        keys = [f"w/{me}/{rng.randrange(20)}" for _ in range(rng.randint(1, 4))]
+        writes: list[Write] = []
+        for key in dict.fromkeys(keys):
+            value = rng.randbytes(8)
+            writes.append(Put(key, value) if rng.random() < 0.7 else Delete(key))
+        before = (await listed(store, me)) if rng.random() < 0.1 else None
+        assert before in (None, model), "somebody else's write"
+        while True:
+            try:
+                await store.transact({}, writes)  # ours alone: to repeat it is no harm
+                break
+            except StoreUnavailable:
+                away += 1
+        for write in writes:
+            if isinstance(write, Put):
+                model[write.key] = write.value
+            else:
+                model.pop(write.key, None)
+        await asyncio.sleep(rng.random() * 0.01)
+    return away
+
+
+async def listed(store: Store, me: int) -> dict[str, bytes] | None:
+    try:
+        entries = (await store.range(f"w/{me}/")).entries
+    except StoreUnavailable:
+        return None
+    return {key: stored.value for key, stored in entries.items()}
+
+
+async def brief_lives(store: Store, end: float) -> int:
+    """Be a member again and again, sometimes without a farewell."""
+    rng, lives = random.Random(99), 0
+    while time.monotonic() < end:
+        tenure = Tenure(store, SystemClock(), TTL_S)
+        tenure.hold(f"m/{lives}", b"")
+        running = asyncio.ensure_future(tenure.run())
+        await asyncio.sleep(rng.random())
+        if rng.random() < 0.5:
+            await tenure.end()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        lives += 1
+    return lives
+
+
+async def deaths(members: tuple[etcds.Member, ...], end: float) -> int:
+    """Kill one member after the other, at times two at once: then there is no store meanwhile."""
+    rng, count = random.Random(7), 0
+    while time.monotonic() < end:
+        await asyncio.sleep(1.5 + rng.random())
+        dying = rng.sample(members, 2 if rng.random() < 0.2 else 1)
+        for member in dying:
+            member.kill()
+        await asyncio.sleep(rng.random())
+        for member in dying:
+            await asyncio.to_thread(member.start)
+        count += len(dying)
+    return count
+
+
+async def replay(store: Store, after: int, seen: dict[str, bytes], ends: list[int]) -> None:
+    """Make a copy from the watch alone."""
+    async with aclosing(store.watch("w/", after)) as watch:
+        async for changes in watch:
+            for change in changes:
+                _take(seen, change)
+            ends[0] = changes[-1].revision
+
+
+async def ended(tasks: "list[asyncio.Task[None]]") -> None:
+    """Cancel tasks and let go of them: what they raised holds on to their calls."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    tasks.clear()
+
+
+def _take(seen: dict[str, bytes], change: Change) -> None:
+    if change.value is None:
+        seen.pop(change.key, None)
+    else:
+        seen[change.key] = change.value
+
+
+async def test_after_churn_the_store_is_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with etcds.members(tmp_path, 3) as members:
+        stores = [etcds.store_of(*members) for _ in range(CLIENTS)]
+        models: list[dict[str, bytes]] = [{} for _ in stores]
+        tasks = len(asyncio.all_tasks())
+        following, seen, ends = Following(stores[0], "w/", SystemClock()), dict[str, bytes](), [0]
+        after = (await stores[0].range("w/")).revision
+        beside = [
+            asyncio.create_task(following.run()),
+            asyncio.create_task(replay(stores[1], after, seen, ends)),
+        ]
+        end = time.monotonic() + CHURN_S
+        *away, lives, died = await asyncio.gather(
+            *(churn(store, n, models[n], end) for n, store in enumerate(stores)),
+            brief_lives(stores[2], end),
+            deaths(members, end),
+        )
+        model = {key: value for each in models for key, value in each.items()}
+        there = await stores[0].range("")
+        writes = there.revision - after
+        found = {k: s.value for k, s in there.entries.items() if k.startswith("w/")}
+        assert found == model
+        await until(lambda: {k: s.value for k, s in following.entries.items()} == model)
+        await until(lambda: seen == model)
+        left = True
+        async with asyncio.timeout(4 * TTL_S):
+            while left:
+                left = bool((await stores[0].range("m/")).entries)
+                await asyncio.sleep(0.2)
+        await ended(beside)
+        for store in stores:
+            await store.close()
+        await until(lambda: len(asyncio.all_tasks()) == tasks)
+        # gRPC closes a connection once the last call on it was collected.
+        await until(lambda: gc.collect() >= 0 and not psutil.Process().net_connections())
+        with capsys.disabled():
+            print(
+                f"\n{writes} revisions, {lives} brief lives, {died} members killed;"
+                f" away to a caller {sum(away)} times, listed {following.listings} times"
+            )
