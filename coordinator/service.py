@@ -22,7 +22,7 @@ from coordinator.decider import Decider
 from coordinator.engines import Engine
 from coordinator.inflight import InFlight
 from coordinator.lessons import learn
-from coordinator.limits import Limiter, Usage
+from coordinator.limits import Limiter, Reservation, Usage
 from coordinator.overlay import Overlay
 from coordinator.predict import Predictor
 from coordinator.recent import RecentWork
@@ -121,39 +121,12 @@ class Service:
         granted = await self.limiter.reserve(tenant, model, count, request.max_tokens)
         if isinstance(granted, OverLimit):
             return self._refuse(record, granted)
-        # From here to the lease there is no await: load that is read is the load that is reserved.
-        decision, keys = self._decide(record, seen, reach)
-        goes_on = request.previous_response is not None
-        if unserved := why_unserved(request.model, decision, self.shed_wait_s, goes_on):
+        routed = self._taken(record, request, seen, reach, granted, started)
+        if not isinstance(routed, Routed):
             self.limiter.refund(granted)
-            return self._refuse(record, unserved)
-        assert isinstance(decision.verdict, Chosen)
-        now = self.clock.monotonic()
-        asked, announces = decision.verdict.set, self.audit.asks
-        first = self.bodies.first(request, decision.in_turn(), asked, record, announces, now)
-        if not isinstance(first, tuple):
-            self.limiter.refund(granted)
-            return self._refuse(record, first or NoEngineReady(request.model))
-        chosen, body = first
-        record.overdue_tokens = overdue(self.decider, chosen, keys)
-        # What may fail is behind us: a lease that is taken gets into its door's hands.
-        lease, claim = account(self.decider, chosen, seen, keys, self.lease_s)
-        record.served_by = chosen
+            return self._refuse(record, routed)
         self.records.add(record)
-        return Routed(
-            record=record,
-            request=request,
-            candidate=chosen,
-            body=body,
-            lease=lease,
-            claim=claim,
-            seen=seen,
-            keys=keys,
-            verdict=decision.verdict,
-            reservation=granted,
-            started=started,
-            decided=now,
-        )
+        return routed
 
     async def dry_run(self, request: Canonical, tenant: TenantId) -> Record:
         """Decide as `route` would, account nothing, keep no record."""
@@ -323,6 +296,45 @@ class Service:
         if isinstance(verdict, Chosen):
             _note_tokens(record, seen.tokens.get(decision.chosen.model, seen.tokenized))
         return decision, keys
+
+    def _taken(
+        self,
+        record: Record,
+        request: Canonical,
+        seen: Seen,
+        reach: Reach,
+        granted: Reservation,
+        started: float,
+    ) -> Routed | Refusal:
+        """Decide and account in one step, without an await: load that is read is load reserved."""
+        decision, keys = self._decide(record, seen, reach)
+        if unserved := why_unserved(request.model, decision, self.shed_wait_s):
+            return unserved
+        assert isinstance(decision.verdict, Chosen)
+        now = self.clock.monotonic()
+        asked, announces = decision.verdict.set, self.audit.asks
+        first = self.bodies.first(request, decision.in_turn(), asked, record, announces, now)
+        if not isinstance(first, tuple):
+            return first or NoEngineReady(request.model)
+        chosen, body = first
+        record.overdue_tokens = overdue(self.decider, chosen, keys)
+        # What may fail is behind us: a lease that is taken gets into its door's hands.
+        lease, claim = account(self.decider, chosen, seen, keys, self.lease_s)
+        record.served_by = chosen
+        return Routed(
+            record=record,
+            request=request,
+            candidate=chosen,
+            body=body,
+            lease=lease,
+            claim=claim,
+            seen=seen,
+            keys=keys,
+            verdict=decision.verdict,
+            reservation=granted,
+            started=started,
+            decided=now,
+        )
 
     def _move(self, routed: Routed, candidate: Candidate, seen: Seen) -> None:
         """Take a request's lease and claim from one backend to another."""
