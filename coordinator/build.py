@@ -134,21 +134,19 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     cap = IndexCap(config.index_bytes, core.cluster, core.caches)
     folder = _folder(config, store, core.rules, keys)
     state = _state(store, secret, agents, (numbering, kept, folder))
-    registry.register(state)
     readiness = Readiness(core.service, cap, numbering, state.pulse, folder)
     gauges = Gauges(core.service, readiness, core.caches, cap, agents.counters, lambda: lag.seconds)
-    registry.register(gauges)
     providers = ProviderViews(core.service, lambda: keys.problems)
-    registry.register(providers)
     to_engines = await stack.enter_async_context(dispatch.session(credentials))
     asides = Asides(to_engines, config.timeouts)
     holding = Holding(core.cluster, core.service.clock, asides)
     gateways = GatewayDoors(config, core.service, readiness, keys_of(credentials, keys), holding)
-    registry.register(DoorMetrics(gateways))
     envoy = EnvoyDoor(config, core.service, gateways.queries, gateways.callers, holding)
-    registry.register(EnvoyMetrics(envoy))
-    suspect, timeouts = discovery.suspect, config.timeouts
-    dispatcher = dispatch.Dispatcher(core.service, to_engines, timeouts, suspect, keys)
+    for metrics in (state, gauges, providers, DoorMetrics(gateways), EnvoyMetrics(envoy)):
+        registry.register(metrics)
+    dispatcher = dispatch.Dispatcher(
+        core.service, to_engines, config.timeouts, discovery.suspect, keys
+    )
     return Parts(
         config=config,
         service=core.service,
@@ -157,15 +155,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         discovery=discovery,
         agents=agents,
         admin=_admin(config, core, readiness, registry, cap, folder, lag, providers, state),
-        door=Door(
-            core.service,
-            dispatcher,
-            asides,
-            holding,
-            timeouts,
-            config.body_limit_bytes,
-            CrossOrigin(config.cors_origins),
-        ),
+        door=_door(config, core, dispatcher, asides, holding),
         gateways=gateways,
         envoy=envoy,
         resources=folder,
@@ -288,6 +278,13 @@ def _folder(
     if config.resources is None:
         return StoredResources(store, rules, _reader_of(keys), SystemClock())
     return ResourceFolder(Path(config.resources), rules, _reader_of(keys))
+
+
+def _door(
+    config: Config, core: _Core, dispatcher: dispatch.Dispatcher, asides: Asides, holding: Holding
+) -> Door:
+    origins, limit = CrossOrigin(config.cors_origins), config.body_limit_bytes
+    return Door(core.service, dispatcher, asides, holding, config.timeouts, limit, origins)
 
 
 def _admin(
