@@ -110,6 +110,9 @@ class Store(Protocol):
 
         Returns the store's revision after it, or `None` when a key was not as expected. At most
         `MAX_WRITES`, each of another key. Raises `LeaseLost` where a lease is not there.
+
+        A try whose answer was lost may be carried out late, after other writes: where that would
+        do harm, name what each key is expected to be.
         """
         ...
 
