@@ -308,7 +308,8 @@ class Service:
     ) -> Routed | Refusal:
         """Decide and account in one step, without an await: load that is read is load reserved."""
         decision, keys = self._decide(record, seen, reach)
-        if unserved := why_unserved(request.model, decision, self.shed_wait_s):
+        goes_on = request.previous_response is not None
+        if unserved := why_unserved(request.model, decision, self.shed_wait_s, goes_on):
             return unserved
         assert isinstance(decision.verdict, Chosen)
         now = self.clock.monotonic()
