@@ -210,7 +210,9 @@ class Worker:
         """Note what becomes of the reading between batches."""
         generation = self.log.generation
         self._holdings.mark(item)
-        self._begun = self._begun or isinstance(item, Whole)
+        if isinstance(item, Whole) and not self._begun:
+            self._begun = True
+            self._holdings.quiet()
         match item:
             case Gap():
                 if item.next > self._gap_end:  # what is lost of a gap was counted with it
@@ -303,7 +305,7 @@ class Worker:
 
     def _look_for_quiet(self, at: float) -> None:
         """Count copies again, once nobody has had reason to ask for announcements for long."""
-        if self._verdict()[0] is not Events.LIVE:
+        if self._holdings.lost:
             self._distrusted_at = at
         elif at - self._distrusted_at >= QUIET_S:
             self._holdings.quiet()
@@ -326,6 +328,7 @@ class Worker:
             gaps=self._counters.gaps,
             unmatched_removals=self._counters.unmatched_removals,
             undecodable=self._counters.undecodable,
+            announce=bool(self._holdings.lost),
             replays=self._counters.replays,
             restarts=self._counters.restarts,
         )

@@ -7,8 +7,8 @@ Three marks qualify what is said. *Behind*: the engine may have done more than h
 other way round. *Unproven*: holdings from a checkpoint, of which the engine has not yet confirmed
 that they are of its present life; nothing of them is said before it has.
 
-While an engine is one of these, coordinators may make it announce anew what it holds, which looks
-like another copy of it. So copies are counted from when that is over, and until then, in what a new
+While an engine is unsure, coordinators may make it announce anew what it holds, which looks like
+another copy of it. So copies are counted from when that is over, and until then, in what a new
 reader is told of the past too, a block has one at least.
 """
 
@@ -51,14 +51,11 @@ class Holdings:
 
     def mark(self, item: Mark) -> None:
         """Take what the subscriber says between batches."""
-        if not isinstance(item, Whole):
-            self.residency.at_least_one = True
         match item:
             case Restarted():
                 self.empty()
             case Gap(lost=True, reason=reason):
-                self.residency.lose()
-                self._say_anew(f"events were lost: {reason}")
+                self._lose(f"events were lost: {reason}")
             case Gap(reason=reason) | Behind(reason=reason):
                 self.behind = reason
             case Whole():
@@ -90,13 +87,11 @@ class Holdings:
 
     def doubt(self, reason: str) -> None:
         """Hold nothing any more, for what was held is not to be believed."""
-        self.residency.at_least_one = True
-        self.residency.lose()
-        self._say_anew(reason)
+        self._lose(reason)
 
     def quiet(self) -> None:
         """Take it that what was announced on demand has arrived: count copies from here on."""
-        self.residency.at_least_one = bool(self.lost or self.behind or self.unproven)
+        self.residency.at_least_one = bool(self.lost)
 
     def flush(self) -> bool:
         """Put what changed since the last flush into the log. Return whether anything did."""
@@ -109,6 +104,11 @@ class Holdings:
             return True
         self.log.record(changes)
         return self.log.flush()
+
+    def _lose(self, reason: str) -> None:
+        self.residency.at_least_one = True
+        self.residency.lose()
+        self._say_anew(reason)
 
     def _say_anew(self, lost: str) -> None:
         """Begin a generation with what is held."""

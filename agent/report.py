@@ -269,7 +269,7 @@ class _Stream:
         self._positions: dict[EngineId, tuple[Generation, int]] = {}
         self._cursors: dict[EngineId, Cursor] = {}
         self._updates = wire.Updates()
-        self._states: dict[EngineId, tuple[Events, str, int]] = {}
+        self._states: dict[EngineId, tuple[Events, str, int, bool]] = {}
         self._beat_at = float("-inf")
         self._load_seen_at: dict[EngineId, float] = {}
         self._gpus_seen_at: float | None = None
@@ -319,8 +319,10 @@ class _Stream:
                 del memory[engine]
 
     def due(self, now: float) -> list[pb.AgentMessage]:
-        """Return what is due: all signals, and about one message's worth of each digest."""
-        self._add_signals(now)
+        """Return what is due: about one message's worth of each digest, and all signals.
+
+        In this order: what is said of a digest holds for the digest that is there by then.
+        """
         for engine, (generation, digest_seq) in self._positions.items():
             digest_log = self._hub.log(engine)
             if digest_log is None:
@@ -329,6 +331,7 @@ class _Stream:
             if cursor is None or cursor.log is not digest_log:
                 cursor = self._cursors[engine] = digest_log.resume(generation, digest_seq)
             self._add_digest(cursor)
+        self._add_signals(now)
         return self._updates.take()
 
     def _add_digest(self, cursor: Cursor) -> None:
@@ -351,7 +354,7 @@ class _Stream:
                     status, value=replace(status.value, events=Events.UNUSABLE, reason=FOREIGN)
                 )
             value = status.value
-            state = (value.events, value.reason, value.block_size)
+            state = (value.events, value.reason, value.block_size, value.announce)
             if is_beat or state != self._states.get(engine):
                 self._states[engine] = state
                 self._updates.status(engine, status, now)

@@ -111,6 +111,7 @@ def _status(engine: EngineId, seen: Observed[Status], now: float) -> pb.EngineSt
         gaps=value.gaps,
         unmatched_removals=value.unmatched_removals,
         undecodable=value.undecodable,
+        announce=value.announce,
     )
 
 

@@ -109,8 +109,7 @@ class Audit:
         Only while its agent counts copies so that an announcement adds none.
         """
         status = view.status
-        is_unsure = status is not None and status.events is Events.UNSURE
-        can = is_unsure and view.cache_usable and not view.diverged
+        can = status is not None and status.announce and view.cache_usable and not view.diverged
         return can and announces(view.engine.version) and self._rng.random() < self._share
 
     def ended(self, record: Record) -> bool:

@@ -114,6 +114,7 @@ def _status(wire: pb.EngineStatus) -> EngineStatus:
         gaps=wire.gaps,
         unmatched_removals=wire.unmatched_removals,
         undecodable=wire.undecodable,
+        announce=wire.announce,
     )
     return EngineStatus(EngineId(wire.engine), status, wire.age_ms / 1000)
 

@@ -267,7 +267,12 @@ async def test_a_lost_gap_empties_the_engine_and_says_so_until_a_clear() -> None
         assert bench.held() == {}
         assert bench.generation() != before
         unsure = Status(
-            Events.UNSURE, "events were lost: the buffer ended", block_size=32, batches=1, gaps=1
+            Events.UNSURE,
+            "events were lost: the buffer ended",
+            block_size=32,
+            batches=1,
+            gaps=1,
+            announce=True,
         )
         assert bench.status() == unsure
         await bench.feed(batch(AllBlocksCleared(), seq=5))
@@ -458,13 +463,17 @@ async def test_two_ranks_share_one_scrape() -> None:
         }
 
 
-@pytest.mark.parametrize(("trusted_s", "left"), [(QUIET_S - 1, 0), (QUIET_S, 8)])
+@pytest.mark.parametrize(("trusted_s", "left"), [(QUIET_S - 1, 0), (QUIET_S + 1, 8)])
 async def test_copies_are_counted_once_an_engine_has_long_been_trusted(
     trusted_s: float, left: int
 ) -> None:
     async with running() as bench:
         await bench.assign(engine())
-        await bench.feed(Whole())
+        await bench.feed(Whole(), Gap(0, 1, lost=True, reason="r"), Whole())
+        assert bench.status().announce is True
+        bench.saw(page())
+        bench.node.vouched(A, Generation(bench.generation()))
+        assert bench.status().announce is False
         await bench.clock.advance(trusted_s)
         bench.saw(page())
         removed = BlockRemoved((1, 2, 3, 4), Medium.GPU, 0)
@@ -503,7 +512,9 @@ async def test_an_engine_that_computes_and_says_nothing_is_an_alarm() -> None:
             await bench.clock.advance(1.0)
             bench.saw(page(prompt=500, hits=100, prefills=2))
         assert bench.status() == Status(
-            Events.UNSURE, "no events, though 400 uncached prompt tokens were computed"
+            Events.UNSURE,
+            "no events, though 400 uncached prompt tokens were computed",
+            announce=True,
         )
         await bench.feed(batch(stored()))
         assert bench.status().events is Events.UNSURE  # what came in between got no number

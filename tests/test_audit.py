@@ -24,7 +24,7 @@ UNSURE = EngineView(
     ),
     linked=True,
     heard_age_s=0.1,
-    status=Status(Events.UNSURE, "events were lost", block_size=32),
+    status=Status(Events.UNSURE, "events were lost", block_size=32, announce=True),
     generation="g1",
     digest_live=True,
 )
@@ -270,6 +270,11 @@ def test_another_address_is_another_guess() -> None:
         pytest.param(UNSURE, True, id="unsure"),
         pytest.param(LIVE, False, id="live"),
         pytest.param(UNSURE._replace(diverged=True), False, id="our own copy is wrong"),
+        pytest.param(
+            UNSURE._replace(status=Status(Events.UNSURE, "asking the engine again")),
+            False,
+            id="behind, so that copies are counted",
+        ),
         pytest.param(
             UNSURE._replace(engine=replace(UNSURE.engine, version="0.25.1")), False, id="too old"
         ),

@@ -130,8 +130,7 @@ class Reading(RuleBasedStateMachine):
                 events = self.engine.again(path)
             case _:
                 # Coordinators ask for it only while the engine is unsure.
-                is_unsure = bool(self.holdings.lost or self.holdings.behind)
-                events = self.engine.prompt(path, full=what == "full" and is_unsure)
+                events = self.engine.prompt(path, full=what == "full" and bool(self.holdings.lost))
         self.send(*events)
 
     @rule(paths=st.lists(names, min_size=1, max_size=4), arrive=st.booleans())

@@ -198,7 +198,7 @@ async def test_keys_are_looked_up_by_group_adapter_and_salt() -> None:
 
 def doubt(b: Bench, name: str = "a") -> None:
     """Let the engine's agent say, now, that events were lost."""
-    unsure = Status(Events.UNSURE, "events were lost", block_size=16)
+    unsure = Status(Events.UNSURE, "events were lost", block_size=16, announce=True)
     b.service.cluster.observe_status(EngineId(name), unsure, b.clock.monotonic())
 
 

@@ -32,6 +32,8 @@ class Status:
     gaps: int = 0
     unmatched_removals: int = 0
     undecodable: int = 0
+    announce: bool = False
+    """The engine may be made to announce what it holds: no announcement will count as a copy."""
     replays: int = 0
     """Asked for; stays on the agent, as do `restarts`."""
     restarts: int = 0

@@ -242,7 +242,7 @@ class Delta(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., engine: _Optional[str] = ..., generation: _Optional[str] = ..., digest_seq: _Optional[int] = ..., added: _Optional[_Iterable[_Union[MediumKeys, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[MediumKeys, _Mapping]]] = ..., count: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class EngineStatus(_message.Message):
-    __slots__ = ("engine", "observed_at_ms", "age_ms", "events", "reason", "block_size", "blocks", "batches", "gaps", "unmatched_removals", "undecodable")
+    __slots__ = ("engine", "observed_at_ms", "age_ms", "events", "reason", "block_size", "blocks", "batches", "gaps", "unmatched_removals", "undecodable", "announce")
     class Events(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[EngineStatus.Events]
@@ -266,6 +266,7 @@ class EngineStatus(_message.Message):
     GAPS_FIELD_NUMBER: _ClassVar[int]
     UNMATCHED_REMOVALS_FIELD_NUMBER: _ClassVar[int]
     UNDECODABLE_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCE_FIELD_NUMBER: _ClassVar[int]
     engine: str
     observed_at_ms: int
     age_ms: int
@@ -277,7 +278,8 @@ class EngineStatus(_message.Message):
     gaps: int
     unmatched_removals: int
     undecodable: int
-    def __init__(self, engine: _Optional[str] = ..., observed_at_ms: _Optional[int] = ..., age_ms: _Optional[int] = ..., events: _Optional[_Union[EngineStatus.Events, str]] = ..., reason: _Optional[str] = ..., block_size: _Optional[int] = ..., blocks: _Optional[int] = ..., batches: _Optional[int] = ..., gaps: _Optional[int] = ..., unmatched_removals: _Optional[int] = ..., undecodable: _Optional[int] = ...) -> None: ...
+    announce: bool
+    def __init__(self, engine: _Optional[str] = ..., observed_at_ms: _Optional[int] = ..., age_ms: _Optional[int] = ..., events: _Optional[_Union[EngineStatus.Events, str]] = ..., reason: _Optional[str] = ..., block_size: _Optional[int] = ..., blocks: _Optional[int] = ..., batches: _Optional[int] = ..., gaps: _Optional[int] = ..., unmatched_removals: _Optional[int] = ..., undecodable: _Optional[int] = ..., announce: bool = ...) -> None: ...
 
 class EngineLoad(_message.Message):
     __slots__ = ("engine", "observed_at_ms", "age_ms", "waiting", "running", "kv_cache_usage", "prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits", "preemptions", "block_size", "num_gpu_blocks", "process_start_s", "missing", "asleep")
