@@ -304,7 +304,8 @@ def _alike(first: Offer, others: list[Offer]) -> list[Offer]:
 def _reading(answer: Answered, question: Question) -> Reading:
     record, request = answer.routed.record, answer.routed.request
     backend = spoken(answer.routed.target, request.api) or request.api
-    carriage = Carriage(request.api, backend, request.model, record.id, int(record.at))
+    is_foreign = isinstance(answer.routed.target, Provider)
+    carriage = Carriage(request.api, backend, request.model, record.id, int(record.at), is_foreign)
     asked = request.usage_asked
     if not carriage.is_native:  # what is translated is written anew, with usage only if asked for
         asked = asked and b'"include_usage"' in (question.body or b"")

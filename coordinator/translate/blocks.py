@@ -23,6 +23,10 @@ from coordinator.translate.events import (
 HELD_CHARS = 8 * 2**20
 """Of one call's arguments, and of all that waits behind it; with more the answer is broken."""
 
+HELD_CALLS, HELD_EVENTS = 128, 10_000
+"""Of what waits behind an open call: clients name 128 tools at most. Each block that ends looks at
+all of it again, so that this bounds what an answer can cost: about half a second."""
+
 
 class InBlocks:
     """Gives every block as its beginning, its parts, and `Closed`."""
@@ -55,10 +59,19 @@ class InBlocks:
                 coming.appendleft(event)
                 yield from self._close()
             else:
-                self._waiting.append(event)
+                self._wait(event)
             if self._call is None:
                 coming.extendleft(reversed(self._waiting))
                 self._waiting = []
+
+    def _wait(self, event: Event) -> None:
+        self._waiting.append(event)
+        if len(self._waiting) > HELD_EVENTS:
+            raise Unreadable
+        if isinstance(event, Called):
+            calls = sum(isinstance(each, Called) for each in self._waiting)
+            if calls > HELD_CALLS:
+                raise Unreadable
 
     def end(self) -> Iterator[Event]:
         """Yield all that is left; the answer is over."""
