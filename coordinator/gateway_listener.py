@@ -17,7 +17,7 @@ from coordinator.config import Gateways
 from coordinator.door_grpc import SERVICE, RouterServicer
 from coordinator.listeners import CLOSE_S
 from lineside import logs
-from lineside.schema import split_address
+from lineside.schema import bound, split_address
 from lineside.v1 import router_pb2_grpc as rpc
 
 log = logs.get("coordinator.gateway_listener")
@@ -120,8 +120,8 @@ def _options(body_limit_bytes: int) -> list[tuple[str, int]]:
 def _bind(server: grpc.aio.Server, address: str, config: Gateways, host: str) -> int:
     try:
         if config.transport == "plaintext":
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, _credentials(config, host))
+            return server.add_insecure_port(bound(address))
+        return server.add_secure_port(bound(address), _credentials(config, host))
     except RuntimeError as error:
         raise OSError(f"cannot listen on `{address}` for gateways") from error
 

@@ -25,6 +25,7 @@ from lineside import logs
 from lineside.clock import Clock
 from lineside.digest import PROTOCOL_MAX, PROTOCOL_MIN, MalformedDigest
 from lineside.ids import EngineId, NodeId
+from lineside.schema import bound
 from lineside.v1 import agents_pb2 as pb
 from lineside.v1 import agents_pb2_grpc as rpc
 
@@ -243,7 +244,7 @@ async def serving(servicer: AgentsServicer, address: str) -> AsyncIterator[str]:
     server = grpc.aio.server(options=OPTIONS)
     rpc.add_AgentsServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     try:
-        port = server.add_insecure_port(address)
+        port = server.add_insecure_port(bound(address))
     except RuntimeError as error:
         raise OSError(f"cannot listen on `{address}` for agents") from error
     await server.start()

@@ -3,7 +3,7 @@
 import pytest
 
 from coordinator.config import Config, EngineSpec, Timeouts
-from lineside.schema import split_address
+from lineside.schema import bound, split_address
 from lineside.settings import read
 
 
@@ -52,3 +52,11 @@ def test_what_is_no_address_is_refused(text: str) -> None:
     found = read(Config, b"transport: plaintext", "c.yaml", {"LINESIDE_HTTP": text})
     assert isinstance(found, list)
     assert [finding.code for finding in found] == ["wrong-value"]
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [(":9001", "[::]:9001"), ("127.0.0.1:0", "127.0.0.1:0"), ("[::1]:9001", "[::1]:9001")],
+)
+def test_an_address_without_a_host_is_every_interface_for_grpc_too(address: str, said: str) -> None:
+    assert bound(address) == said

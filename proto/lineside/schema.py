@@ -159,6 +159,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def bound(address: str) -> str:
+    """Return a `Listen` in gRPC's words, which has none for every interface but `[::]`."""
+    return f"[::]{address}" if address.startswith(":") else address
+
+
 def _describe(info: inspect.Type, noun: str) -> str:
     match info:
         case inspect.Metadata(type=inner, extra_json_schema=schema):
