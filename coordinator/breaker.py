@@ -118,10 +118,11 @@ class Breakers:
         if (state := self._engines.pop(engine, None)) and state.shown:
             self._tell(engine, "")
 
-    def look(self, view: EngineView, outstanding: int, now: float) -> None:
+    def look(self, view: EngineView, watched: int, now: float) -> None:
         """Compare an engine's report with the one before; let time pass.
 
-        `outstanding` counts our own requests in flight there. To be called about once a second.
+        `watched` counts the requests there whose progress we would see: not those that gateways
+        send, which may never have been sent. To be called about once a second.
         """
         engine, load = view.engine.id, view.load
         state = self._of(engine)
@@ -133,7 +134,7 @@ class Breakers:
             state.alive_at = now
             if state.cause in (Cause.STALLED, Cause.SILENT):
                 self.answered(engine, now)
-        elif view.asleep or not (outstanding or load.running or load.waiting):
+        elif view.asleep or not (watched or load.running or load.waiting):
             state.excused_at = now
         elif now - max(state.alive_at, state.excused_at) >= self.stalled_after_s:
             _open(state, Cause.STALLED, now)

@@ -40,6 +40,8 @@ class Lease:
     first_token_due: float | None
     queued: bool = True
     released: bool = False
+    is_handed_over: bool = False
+    """A gateway sends it, if it does: whether it gets on is not seen here."""
 
 
 class Queue(NamedTuple):
@@ -109,8 +111,12 @@ class InFlight:
             line.next_due = first_token_due
         return lease
 
-    def expect(self, lease: Lease, due: float) -> None:
-        """Let a request leave its engine's prefill queue at `due`, if nobody says so before."""
+    def hand_over(self, lease: Lease, due: float) -> None:
+        """Leave a request to a gateway, which may never tell of it.
+
+        It leaves its engine's prefill queue at `due`, if nobody says so before.
+        """
+        lease.is_handed_over = True
         line = self._lines.get(lease.engine)
         if line is None or not lease.queued or lease.first_token_due is not None:
             return
@@ -173,6 +179,11 @@ class InFlight:
             fields = len(line.leases), line.queued_tokens, wait_s, peers, len(line.queued)
             queues.append(Queue._make(fields))
         return queues
+
+    def watched(self, engine: EngineId) -> int:
+        """Return how many requests on an engine would show here that it gets on."""
+        line = self._lines.get(engine)
+        return sum(not lease.is_handed_over for lease in line.leases) if line else 0
 
     @property
     def outstanding(self) -> int:

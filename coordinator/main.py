@@ -126,7 +126,7 @@ def _look_at_engines(parts: Parts) -> None:
     for engine in service.audit.look(views):
         service.cluster.observe_word(engine, service.audit.word(engine))
     for view in views:
-        breakers.look(view, service.inflight.queue(view.engine.id, now).outstanding, now)
+        breakers.look(view, service.inflight.watched(view.engine.id), now)
     for engine, reason in breakers.take_news():
         if reason:
             log.warning("engine excluded", engine=engine, reason=reason)

@@ -191,9 +191,8 @@ class Service:
 
         A gateway may never say that it came, so the request leaves its queue long after it was due.
         """
-        candidate, lease = routed.candidate, routed.lease
-        due = routed.decided + UNTOLD_S + UNTOLD * (candidate.wait_s + candidate.own_s)
-        self.inflight.expect(lease, due)
+        predicted_s = routed.candidate.wait_s + routed.candidate.own_s
+        self.inflight.hand_over(routed.lease, routed.decided + UNTOLD_S + UNTOLD * predicted_s)
         routed.request, routed.body = routed.request.bare(), b""
         if routed.seen is not None:
             routed.seen = routed.seen.bare(routed.request)
@@ -204,6 +203,7 @@ class Service:
             return False
         routed.record.attempts.append(failed)
         self._move(routed, to, routed.seen)
+        self.handed_over(routed)
         return True
 
     def first_token(self, routed: Routed, age_s: float = 0.0) -> None:

@@ -7,6 +7,7 @@ import pytest
 from coordinator.breaker import OPEN_MOST_S, OPEN_S, OPENS_AFTER, Breakers, Cause
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine
+from coordinator.inflight import InFlight
 from lineside.ids import EngineId, GroupId, NodeId
 from lineside.signals import Load
 
@@ -152,6 +153,31 @@ def test_our_own_requests_count_as_pending(bench: Bench) -> None:
     bench.report(IDLE)
     bench.report_for(31, IDLE, outstanding=1)
     assert bench.excluded() == Cause.STALLED.value
+
+
+def test_what_gateways_send_never_counts_as_pending_and_leaves_nothing_behind(
+    bench: Bench,
+) -> None:
+    inflight = InFlight()
+    bench.report(IDLE)
+    for _ in range(100):
+        handed = inflight.take(A, 100, 1.0, bench.now, bench.now + 600)
+        inflight.hand_over(handed, bench.now + 1.0)
+        bench.report_for(1, IDLE, inflight.watched(A))
+    assert (inflight.queue(A, bench.now).outstanding, bench.excluded()) == (100, "")
+    inflight.take(A, 100, 1.0, bench.now, bench.now + 600)
+    bench.report_for(29, IDLE, inflight.watched(A))
+    assert bench.breakers.take_news() == []
+    bench.report_for(1, IDLE, inflight.watched(A))
+    assert bench.excluded() == Cause.STALLED.value
+
+
+def test_time_with_nothing_pending_starts_the_look_anew(bench: Bench) -> None:
+    bench.report(IDLE)
+    for _ in range(10):
+        bench.report_for(29, IDLE, outstanding=1)
+        bench.report_for(1, IDLE, outstanding=0)
+    assert bench.breakers.take_news() == []
 
 
 @pytest.mark.parametrize(

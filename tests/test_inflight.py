@@ -60,6 +60,19 @@ def test_a_request_that_does_not_stream_leaves_the_queue_when_it_was_due() -> No
     assert inflight.queue(A, 1.5) == Queue(outstanding=2, queued_tokens=100, wait_s=1.5, queued=1)
 
 
+def test_what_a_gateway_sends_is_load_but_shows_no_progress() -> None:
+    inflight = InFlight()
+    own, handed = take(inflight), take(inflight)
+    inflight.hand_over(handed, 2.0)
+    assert (inflight.queue(A, 0.0).outstanding, inflight.watched(A)) == (2, 1)
+    inflight.first_token(handed, 1.0)
+    assert inflight.watched(A) == 1
+    inflight.release(own, 1.0)
+    assert (inflight.queue(A, 1.0).outstanding, inflight.watched(A)) == (1, 0)
+    inflight.release(handed, 1.0)
+    assert (inflight.watched(A), inflight.watched(B)) == (0, 0)
+
+
 def test_every_way_to_end_is_idempotent() -> None:
     inflight = InFlight()
     lease = take(inflight)

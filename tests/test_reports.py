@@ -154,6 +154,7 @@ async def test_a_fallback_that_the_gateway_took_is_accounted_on_its_engine() -> 
     now = scene.clock.monotonic()
     assert queue(EngineId(first), now).outstanding == 0
     assert queue(EngineId(third), now).outstanding == 1
+    assert scene.service.inflight.watched(EngineId(third)) == 0
     assert [attempt.engine for attempt in routed.record.attempts] == [first]
     assert routed.record.served_by is not None and routed.record.served_by.target.id == third
     assert scene.report(routed, Event.FINISHED, usage=USAGE, backend=third)

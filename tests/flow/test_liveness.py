@@ -106,6 +106,17 @@ async def test_an_idle_engine_stays() -> None:
             await asyncio.sleep(0.1)
 
 
+async def test_an_engine_that_gateways_ask_about_and_send_nothing_stays() -> None:
+    gateways = {"anonymous": True, "transport": "plaintext"}
+    async with stack_of(1, stalled_s=0.5, gateways=gateways) as (whole, _, session):
+        for _ in range(25):
+            query = {"path": "/v1/chat/completions", "body": CHAT}
+            async with session.post(f"{whole.http}/lineside/v1/route", json=query) as answer:
+                assert (answer.status, "routed" in await answer.json()) == (200, True)
+            assert not await failing(whole, session)
+            await asyncio.sleep(0.1)
+
+
 async def _streams(
     whole: Stack, session: aiohttp.ClientSession, count: int
 ) -> list[aiohttp.ClientResponse]:
