@@ -1,14 +1,20 @@
 """Which providers are out of the running for one request, before policies rank them. Pure."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
 from coordinator.apis import Api
 from coordinator.candidates import Provider, spoken
 from coordinator.cooldowns import Cooldowns
 from coordinator.targets import Layout
 
-BY_API, BY_COOLDOWN = "api", "cooldown"
+BY_API, BY_COOLDOWN, BY_KEY = "api", "cooldown", "key"
+
+KEY_S = 10.0
+"""When to come again where a key cannot be read: somebody has to put it there first."""
+
+KeyMissing: TypeAlias = Callable[[Provider], str | None]
+"""Says why there is no key for a provider that needs one; content-free."""
 
 
 class Bar(NamedTuple):
@@ -19,7 +25,12 @@ class Bar(NamedTuple):
     is_certain: bool
     """It cannot serve it; else it is used where there is nothing else."""
     for_s: float = 0.0
-    """Of a cooldown: what is left of it."""
+    """Until it may serve again: what is left of a cooldown, or a guess."""
+
+
+def none_missing(_: Provider) -> str | None:
+    """Say that every provider has its key, or needs none."""
+    return None
 
 
 def bars(
@@ -29,6 +40,7 @@ def bars(
     cooldowns: Cooldowns,
     now: float,
     translates: bool = True,
+    key_missing: KeyMissing = none_missing,
 ) -> dict[int, Bar]:
     """Return what keeps providers among these places from a request of an API.
 
@@ -45,6 +57,8 @@ def bars(
         elif not translates and spoken(target, api) is not api:
             why = f"it does not speak `{api.value}`, and the asking gateway does not translate"
             found[place] = Bar(BY_API, why, is_certain=True)
+        elif (missing := key_missing(target)) is not None:
+            found[place] = Bar(BY_KEY, f"its key cannot be read: {missing}", True, KEY_S)
         elif (pause := cooldowns.pause(target.id, now)) is not None:
             left = f"for {pause.for_s:.1f} s" if pause.for_s else "one request finds out"
             why = f"{pause.cause.value}; {left}"

@@ -125,7 +125,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     probes = await stack.enter_async_context(
         aiohttp.ClientSession(middlewares=credentials.middlewares())
     )
-    core = _core(config, stack, probes, secret, registry)
+    core = _core(config, stack, probes, secret, registry, keys)
     kept = LearnedStore(core.learned, store)
     await kept.load()
     discovery = _discovery(config, core, probes, credentials)
@@ -201,6 +201,7 @@ def _core(
     probes: aiohttp.ClientSession,
     secret: bytes,
     registry: CollectorRegistry,
+    keys: ProviderKeys,
 ) -> _Core:
     cluster, caches = Cluster(), Caches()
     hub = Hub(config.hub.fetch, config.hub.url, config.hub.cache, config.hub.token_file)
@@ -208,7 +209,7 @@ def _core(
     stack.callback(tokens.close)
     breakers, rules = Breakers(cluster, config.stalled_s), Rules(cluster)
     learned = Learned(config.prefill_tokens_per_s, config.step_s)
-    service = _service(config, breakers, rules, caches, tokens, learned, secret, registry)
+    service = _service(config, breakers, rules, caches, tokens, learned, secret, registry, keys)
     return _Core(cluster, caches, rules, tokens, learned, breakers, service)
 
 
@@ -221,6 +222,7 @@ def _service(
     learned: Learned,
     secret: bytes,
     registry: CollectorRegistry,
+    keys: ProviderKeys,
 ) -> WatchedService:
     decider = Decider(
         cluster=rules.cluster,
@@ -231,6 +233,7 @@ def _service(
         overlay=Overlay(),
         recent=RecentWork(),
         predictor=learned,
+        key_missing=keys.missing,
         clock=SystemClock(),
         rng=random.Random(),
         secret=secret,

@@ -28,6 +28,8 @@ class Provider:
     dialect: Dialect = field(default_factory=Dialect)
     timeout_s: float | None = None
     """For one whole answer. `None`: the gateway's own timeouts alone."""
+    needs_key: bool = False
+    """Its resource names credentials: it is sent nothing without them."""
     rank: None = None
     """Providers have none; engines do."""
 

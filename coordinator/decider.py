@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from coordinator.answers import Answers
-from coordinator.bars import Bar, bars
+from coordinator.bars import Bar, KeyMissing, bars, none_missing
 from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
 from coordinator.cooldowns import Cooldowns
@@ -84,6 +84,7 @@ class Decider:
     newcomers: Newcomers = field(default_factory=Newcomers)
     answers: Answers = field(default_factory=Answers)
     cooldowns: Cooldowns = field(default_factory=Cooldowns)
+    key_missing: KeyMissing = none_missing
     outstanding_s: float = OUTSTANDING_S
     clock: Clock
     rng: random.Random
@@ -164,11 +165,11 @@ class Decider:
 
     def _bars(self, seen: Seen, translates: bool, now: float) -> Mapping[int, Bar]:
         """Return which providers are out of the running."""
-        layout, cooldowns = seen.bench.layout, self.cooldowns
+        layout, api = seen.bench.layout, seen.request.api
         if not layout.providers:
             return NO_BARS  # nearly always
         there = (place for place in seen.plan.targets if layout.providers >> place & 1)
-        return bars(layout, there, seen.request.api, cooldowns, now, translates)
+        return bars(layout, there, api, self.cooldowns, now, translates, self.key_missing)
 
     def welcome(self, engine: Engine) -> None:
         """Note that an engine is new, or back: it is not to be buried by what is cold."""

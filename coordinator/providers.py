@@ -59,7 +59,7 @@ class ProviderKeys:
 
         Not where the provider is elsewhere now, or its key is: nobody gets another one's key.
         """
-        before, keys = self._keys, dict[EngineId, _Known]()
+        before, keys, problems = self._keys, dict[EngineId, _Known](), dict[EngineId, str]()
         for provider in providers:
             name, spec = EngineId(provider.metadata.name), provider.spec
             if spec.credentials is None:
@@ -72,13 +72,19 @@ class ProviderKeys:
                 keys[name] = _Known(whose, key)
             if problem and self._problems.get(name) != problem:
                 log.warning("provider key missing", provider=name, reason=problem)
-            self._problems[name] = problem
-        self._keys = keys  # at once: requests read it meanwhile
+            problems[name] = problem
+        self._keys, self._problems = keys, problems  # each at once: requests read them meanwhile
 
     @property
     def problems(self) -> Mapping[EngineId, str]:
         """Why each provider's key is missing that has none; content-free."""
         return {name: problem for name, problem in self._problems.items() if problem}
+
+    def missing(self, provider: Provider) -> str | None:
+        """Return why there is no key for a provider that needs one; content-free."""
+        if not provider.needs_key or self._key(provider) is not None:
+            return None
+        return self._problems.get(provider.id) or "it was not looked for yet"
 
     def headers(
         self, provider: Provider, url: str, body: bytes, accept: str = "application/json"

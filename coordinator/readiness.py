@@ -38,6 +38,7 @@ CODES = (
     "index_over",
     "overlay_full",
     "provider_cooldown",
+    "provider_key_missing",
     "provider_key_refused",
     "resources_rejected",
     "resources_rolled_back",
@@ -117,7 +118,10 @@ class Readiness:
 
     def _of_providers(self) -> Iterator[Reason]:
         decider, now = self._service.decider, self._service.clock.monotonic()
-        for name in decider.rules.providers:
+        for name, provider in decider.rules.providers.items():
+            if missing := decider.key_missing(provider):
+                text = f"provider {name} is not used: its key cannot be read: {missing}"
+                yield Reason("provider_key_missing", text)
             pause = decider.cooldowns.pause(EngineId(name), now)
             if pause is not None:
                 is_key = pause.cause is Cause.KEY_REFUSED

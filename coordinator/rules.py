@@ -261,4 +261,5 @@ def _provider(resource: InferenceProvider) -> Provider:
         upstream={ModelName(each.name): each.upstream or each.name for each in spec.models},
         dialect=Dialect.of(spec),
         timeout_s=spec.timeout_s,
+        needs_key=spec.credentials is not None,
     )

@@ -2,7 +2,7 @@
 
 import math
 
-from coordinator.bars import BY_COOLDOWN
+from coordinator.bars import BY_COOLDOWN, BY_KEY
 from coordinator.refusal import (
     NoEngineReady,
     NothingAllowed,
@@ -39,7 +39,7 @@ def why_unserved(
 
 def _empty(model: str, decision: Decision, source: str, part: str) -> Refusal:
     """Say why nothing was left: the first of the causes that somebody can do something about."""
-    pauses = [bar.for_s for bar in decision.bars.values() if bar.by == BY_COOLDOWN]
+    pauses = [bar.for_s for bar in decision.bars.values() if bar.by in (BY_COOLDOWN, BY_KEY)]
     if pauses:
         return ProvidersPause(model, max(1, math.ceil(min(pauses))))
     if not part and decision.is_short:

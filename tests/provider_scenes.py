@@ -46,13 +46,13 @@ def in_order(*names: str) -> dict[str, str]:
     return {"first": PROVIDERS_FIRST.format(order=", ".join(names))}
 
 
-def provider(name: str, stub: Stub, folder: Path, more: str = "") -> str:
-    """Return what a resource says of a stub."""
+def provider(name: str, stub: Stub, folder: Path, more: str = "", key: str = "key") -> str:
+    """Return what a resource says of a stub; `key` is the file that it names for its API key."""
     (folder / "key").write_text(KEY)
     (folder / "aws").write_text(
         f"[default]\naws_access_key_id = {AWS[0]}\naws_secret_access_key = {AWS[1]}\n"
     )
-    credentials = f"file: {folder}/key"
+    credentials = f"file: {folder}/{key}"
     if stub.type == "Bedrock":
         credentials = f"accessKey: {{ file: {folder}/aws }}"
         more += f"\n  region: {REGION}"
@@ -99,6 +99,7 @@ async def scene(
     policies: Mapping[str, str],
     engine: FakeEngine | None = None,
     more: str = "",
+    key: str = "key",
     **settings: Any,
 ) -> AsyncIterator[Scene]:
     """Run it all; `more` is added to what each provider's resource says."""
@@ -107,7 +108,7 @@ async def scene(
         provider_stubs.running(*stubs.values()),
     ):
         for name, stub in stubs.items():
-            (folder / f"{name}.yaml").write_text(provider(name, stub, folder, more))
+            (folder / f"{name}.yaml").write_text(provider(name, stub, folder, more, key))
         for name, text in policies.items():
             (folder / f"policy-{name}.yaml").write_text(text)
         async with gateways.coordinator(

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.apis import Api
 from coordinator.attempts import Attempt, Fault, Repeat
-from coordinator.bars import Bar, bars, mask_of
+from coordinator.bars import Bar, KeyMissing, bars, mask_of, none_missing
 from coordinator.candidates import Provider
 from coordinator.cooldowns import FAILS_AFTER, Cooldowns
 from coordinator.dialects import Dialect
@@ -50,13 +50,18 @@ def layout() -> Layout:
     return Layout.of(inventory_of((), (), found, ()), {**backends})
 
 
-def decided(cooldowns: Cooldowns, api: Api = Api.OPENAI_CHAT, now: float = 0.0) -> Decision:
+def decided(
+    cooldowns: Cooldowns,
+    api: Api = Api.OPENAI_CHAT,
+    now: float = 0.0,
+    key_missing: KeyMissing = none_missing,
+) -> Decision:
     there = layout()
     (policy,) = [each.resource for each in load([("p", POLICY.encode())]).resources]
     assert isinstance(policy, InferencePolicy)
     plan = compile_([policy]).bind(there.inventory).plan(RequestFacts(model=MODEL), {})
     assert not isinstance(plan, Denied)
-    barred = bars(there, plan.targets, api, cooldowns, now)
+    barred = bars(there, plan.targets, api, cooldowns, now, key_missing=key_missing)
     return decide(plan, (), there, NoOutlook(), random.Random(1), (), barred)
 
 
@@ -105,6 +110,23 @@ def test_one_that_asked_for_its_pause_is_not_used_even_then() -> None:
         cooldowns.failed(GPT, 0.0, 0.0)
     decision = decided(cooldowns)
     assert (chosen(decision), dropped(decision)) == ([GPT], {CLAUDE: "cooldown"})
+
+
+def keyless(*providers: EngineId) -> KeyMissing:
+    return lambda provider: "`K` is not in the environment" if provider.id in providers else None
+
+
+def test_one_without_its_key_is_out_and_its_reason_is_told() -> None:
+    decision = decided(Cooldowns(), key_missing=keyless(CLAUDE))
+    assert (chosen(decision), dropped(decision)) == ([GPT], {CLAUDE: "key"})
+    (claude,) = decision.dropped
+    assert claude.reason == "its key cannot be read: `K` is not in the environment"
+
+
+def test_those_without_keys_are_not_used_even_where_there_is_nothing_else() -> None:
+    decision = decided(cooling(CLAUDE), key_missing=keyless(CLAUDE, GPT))
+    assert (chosen(decision), dropped(decision)) == ([], {CLAUDE: "key", GPT: "key"})
+    assert why_unserved(MODEL, decision, 1e9) == ProvidersPause(MODEL, 10)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Providers' keys: whose they are, and what becomes of them when a file or a provider changes."""
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ ACME = Provider(EngineId("acme"), "http://a/v1", "a")
 
 
 def provider(
-    credentials: Credentials, base_url: str = "http://a", **fields: Any
+    credentials: Credentials | None, base_url: str = "http://a", **fields: Any
 ) -> InferenceProvider:
     return InferenceProvider(
         api_version="kinference.buoyant.io/v1alpha1",
@@ -230,6 +231,27 @@ def test_a_key_that_comes_is_no_problem_any_more(tmp_path: Path) -> None:
     file.write_text("one")
     keys.read([acme])
     assert (keys.problems, sent(keys)) == ({}, "Bearer one")
+
+
+def test_a_key_is_missing_until_it_was_read_and_then_no_more(tmp_path: Path) -> None:
+    file, keys = tmp_path / "key", ProviderKeys({})
+    needing, acme = replace(ACME, needs_key=True), provider(Credentials(file=str(file)))
+    assert keys.missing(needing) == "it was not looked for yet"
+    keys.read([acme])
+    assert keys.missing(needing) == "`credentials.file` cannot be read: No such file or directory"
+    file.write_text("one")
+    keys.read([acme])
+    assert keys.missing(needing) is None
+    file.unlink()
+    keys.read([acme])
+    assert (keys.missing(needing), list(keys.problems)) == (None, ["acme"])  # it stays in force
+
+
+def test_a_provider_that_names_no_credentials_misses_none(tmp_path: Path) -> None:
+    keys = ProviderKeys({})
+    keys.read([provider(Credentials(variable="NOT_THERE"))])
+    keys.read([provider(None)])
+    assert (keys.missing(ACME), keys.problems) == (None, {})
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])

@@ -252,3 +252,34 @@ async def test_a_key_is_nowhere_to_be_seen(tmp_path: Path) -> None:
         await s.ask(CHAT)
         shown = [await s.running.debug(p) for p in ("/debug/pools", "/debug/decisions")]
         assert KEY not in json.dumps(shown)
+
+
+async def test_a_provider_whose_key_cannot_be_read_is_sent_nothing_until_it_can(
+    tmp_path: Path,
+) -> None:
+    stub, policy = Stub("OpenAI"), tmp_path / "policy-first.yaml"
+    async with scene(tmp_path, {"acme": stub}, in_order("acme"), key="other") as s:
+        status, _, record = await s.ask(CHAT)
+        assert (status, record["decision"]["type"]) == (200, "engine")
+        (dropped,) = [each for each in record["candidates"] if each["dropped_by"]]
+        why = "`credentials.file` cannot be read: No such file or directory"
+        assert (dropped["id"], dropped["dropped_by"]) == ("acme", "key")
+        assert dropped["reason"] == f"its key cannot be read: {why}"
+        assert (await s.providers())["acme"]["key_missing"] == why
+        assert await s.metric('lineside_degraded{reason="provider_key_missing"') == 1
+        policy.write_text(ONLY)
+
+        async def refused() -> bool:
+            status, answer, _ = await s.ask(CHAT)
+            return status == 503 and b"take no requests now" in answer
+
+        await until(refused)
+        assert stub.calls == []
+        (tmp_path / "other").write_text(KEY)
+
+        async def served() -> bool:
+            return (await s.ask(CHAT))[0] == 200
+
+        await until(served)
+        assert stub.calls[-1].headers["authorization"] == f"Bearer {KEY}"
+        assert await s.metric('lineside_degraded{reason="provider_key_missing"') == 0
