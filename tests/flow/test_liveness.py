@@ -80,7 +80,7 @@ async def test_a_frozen_engine_is_left_out_and_comes_back_by_itself() -> None:
             await asyncio.sleep(0.05)
         for stream in streams:
             stream.close()
-        served = set()
+        served: set[str] = set()
         while served != {first, second}:
             assert time.monotonic() - healed_at < 2 * PATIENCE_S
             served.add(await ask(whole, session))
