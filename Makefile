@@ -4,6 +4,7 @@ BIN := .venv/bin
 VLLM_VENV ?= .venv-vllm
 ORACLE_VENV ?= .venv-oracle
 CLUSTER_CACHE ?= .cluster
+USUAL := not soak and not vllm and not oracle and not cluster and not state
 PROTO := $(wildcard proto/lineside/v1/*.proto)
 
 .PHONY: setup demo demo-envoy test test-random test-state test-soak test-vllm test-tokens test-cluster check format lock proto docs manifests bench bench-routing clean
@@ -24,7 +25,10 @@ demo-envoy: setup ## the same, with a real Envoy as the gateway (Linux)
 	$(BIN)/lineside demo --envoy
 
 test: setup ## everything, under five minutes; a file stays in one process
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not flow and $(USUAL)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "flow and $(USUAL)" || { \
+	  echo "=== failed beside other processes; once more, one after another: a failure there counts ==="; \
+	  $(BIN)/python -m pytest -m "flow and $(USUAL)" --last-failed --last-failed-no-failures none; }
 
 test-random: setup ## the properties on examples that no run has tried yet
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not flow and not soak and not vllm and not oracle" --hypothesis-profile=random

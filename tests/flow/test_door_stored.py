@@ -139,7 +139,7 @@ async def test_a_response_whose_engine_is_away() -> None:
 
             async def away() -> bool:
                 shown = await running.debug("/debug/engines")
-                return any(engine["id"] == lost and engine["reason"] for engine in shown)
+                return any(engine["id"] == lost and engine["away"] for engine in shown)
 
             await until(away)
             body = {"model": MODEL, "input": "x", "previous_response_id": made[lost]}
