@@ -67,7 +67,6 @@ async def front(pair: tuple[Server, Server], tmp_path: Path) -> AsyncIterator[Pr
             chat(stream=True, stream_options={"include_usage": True}), id="a stream with usage"
         ),
         pytest.param(chat(tools=TOOLS), id="tools"),
-        pytest.param(chat(tools=TOOLS, tool_choice="none"), id="tools that must not be called"),
         pytest.param(chat(messages=[*MESSAGES, CALLED, RESULT], tools=TOOLS), id="a tool result"),
         pytest.param(chat(messages=[*MESSAGES, CALLED, RESULT]), id="a result without tools"),
         pytest.param(chat(chat_template_kwargs={"enable_thinking": False}), id="template options"),
@@ -245,3 +244,10 @@ async def test_what_an_engine_evicts_is_promised_no_more(
     touched = await front.ask(*complete(kept))
     assert touched.reported == 288
     assert touched.beyond is not None and 0 <= touched.beyond < BOUND
+
+
+async def test_tools_that_must_not_be_called_are_routed_by_load(front: Product) -> None:
+    """Whether they are in the prompt is an option of the engine, which here renders for nobody."""
+    answer = await front.ask(*chat(tools=TOOLS, tool_choice="none"))
+    assert answer.well, answer
+    assert (answer.record["tokens"], answer.record["prompt_tokens"]) == ("unknown", None)
