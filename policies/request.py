@@ -6,10 +6,11 @@ apart. Which of them fit is asked of the evaluator's own conditions.
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from math import ceil, floor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
+from policies.backends import SpokenApi
 from policies.facts import RequestFacts, Truth
 from policies.formula import Formula, Masks, Variable, atom, every, first, some
 from policies.match import Asked, Meant
@@ -23,7 +24,8 @@ Value = TypeVar("Value")
 _TRUTHS = (Truth.FALSE, Truth.UNKNOWN, Truth.TRUE)
 _FALSE, _UNKNOWN, _TRUE = 0b001, 0b010, 0b100
 
-APIS = ("openai-chat", "openai-completions")
+APIS: tuple[str, ...] = get_args(SpokenApi)
+"""In which requests come."""
 
 
 class Request:
