@@ -38,7 +38,7 @@ from coordinator.records import Records
 from coordinator.rules import Rules
 from coordinator.service import Routed, Service
 from coordinator.tagging import GivenTags
-from coordinator.tokenized import Tokenized, TokenState
+from coordinator.tokens.tokenized import Tokenized, TokenState
 from lineside import hashing
 from lineside.clock import SystemClock
 from lineside.digest import SnapshotChunk, checksum

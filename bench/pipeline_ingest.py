@@ -26,8 +26,8 @@ from coordinator.caches import Caches
 from coordinator.cluster import Cluster, Engine, ServedModel
 from coordinator.feed import Reason, Stream
 from coordinator.ingest import AgentsServicer, serving
-from coordinator.numbering import Numbering
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.state.numbering import Numbering
+from coordinator.state.stores.sqlite import SqliteStore
 from lineside.clock import SystemClock
 from lineside.digest import Delta, SnapshotChunk
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, ModelName, NodeId

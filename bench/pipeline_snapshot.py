@@ -24,8 +24,8 @@ from agent.signals import Observed
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.ingest import AgentsServicer, serving
-from coordinator.numbering import Numbering
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.state.numbering import Numbering
+from coordinator.state.stores.sqlite import SqliteStore
 from lineside.clock import SystemClock
 from lineside.ids import BlockKey, EngineId, Generation, Medium
 from lineside.signals import Load, NodeGpus, Status

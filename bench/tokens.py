@@ -31,9 +31,9 @@ from coordinator.canonical import Api, Canonical, parse
 from coordinator.engines import Engine, ServedModel
 from coordinator.refusal import Draining
 from coordinator.service import Routed
-from coordinator.tokenized import Tokenized
-from coordinator.tokenizer import Tokenizer
-from coordinator.tokens import Tokens
+from coordinator.tokens.sources import Tokens
+from coordinator.tokens.tokenized import Tokenized
+from coordinator.tokens.tokenizer import Tokenizer
 from lineside import hashing
 from lineside.clock import SystemClock
 from lineside.ids import EngineId, GroupId, ModelName, NodeId, TenantId

@@ -16,9 +16,9 @@ from cli.policy_lint import linted
 from cli.resources import FINDINGS, given, print_json, tell
 from cli.shown import console, moment, number, table, text
 from cli.store import add_store, told
-from coordinator import applied
-from coordinator.applied import Applied, Contended, NoSuchSet, TooLarge
-from coordinator.store import Store
+from coordinator.state import applied
+from coordinator.state.applied import Applied, Contended, NoSuchSet, TooLarge
+from coordinator.state.store import Store
 from policies import files
 
 APPLY = """\

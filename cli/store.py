@@ -19,11 +19,11 @@ from cli.children import CouldNotRun
 from cli.commands import Subcommands
 from cli.parsing import Parser
 from cli.shown import console, number, seconds, table, text
-from coordinator import copies
 from coordinator.config import Config, EtcdAccess
-from coordinator.copies import BadCopy, Conflict
-from coordinator.store import SECRET_KEY, Delete, LeaseLost, Put, Store, StoreUnavailable
-from coordinator.stores.opening import store_of
+from coordinator.state import copies
+from coordinator.state.copies import BadCopy, Conflict
+from coordinator.state.store import SECRET_KEY, Delete, LeaseLost, Put, Store, StoreUnavailable
+from coordinator.state.stores.opening import store_of
 from lineside.settings import read
 
 T = TypeVar("T")

@@ -22,8 +22,8 @@ from cli.examination import WRONG, examine, shown
 from cli.parsing import Parser
 from cli.shown import Out
 from cli.stack import Stack, running
-from coordinator import hub
 from coordinator.resources import unfit
+from coordinator.tokens import hub
 
 FIRST_LOOK_S = 10.0
 """How long to wait for the engines before saying what is there."""

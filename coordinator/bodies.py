@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from coordinator.candidates import Candidate
 from coordinator.canonical import BadRequest, Canonical
-from coordinator.capabilities import Capabilities
 from coordinator.engines import EngineView
 from coordinator.outgoing import body_for
+from coordinator.providers.capabilities import Capabilities
 from coordinator.records import Record
 from coordinator.translate.requests import Untranslatable
 from policies.model import SetFields

@@ -15,8 +15,6 @@ import aiohttp
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from coordinator import dispatch
-from coordinator.admin import Admin
-from coordinator.asides import Asides
 from coordinator.audit import Audit
 from coordinator.breaker import Breakers
 from coordinator.caches import Caches
@@ -24,38 +22,40 @@ from coordinator.cap import IndexCap
 from coordinator.cluster import Cluster
 from coordinator.config import Config
 from coordinator.credentials import Credentials
-from coordinator.cross_origin import CrossOrigin
 from coordinator.decider import Decider
 from coordinator.discovery import Discovery
-from coordinator.door_http import Door
+from coordinator.doors.admin import Admin
+from coordinator.doors.asides import Asides
+from coordinator.doors.cross_origin import CrossOrigin
+from coordinator.doors.door_http import Door
+from coordinator.doors.envoy.doors import EnvoyDoor, EnvoyMetrics
+from coordinator.doors.gateway_doors import DoorMetrics, GatewayDoors, keys_of
+from coordinator.doors.holding import Holding
 from coordinator.engines import Engine
-from coordinator.envoy.doors import EnvoyDoor, EnvoyMetrics
-from coordinator.gateway_doors import DoorMetrics, GatewayDoors, keys_of
-from coordinator.holding import Holding
-from coordinator.hub import Hub
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer
-from coordinator.learned_store import LearnedStore
 from coordinator.limits import Unlimited
-from coordinator.members import Membership
 from coordinator.metrics import Gauges, Metrics
-from coordinator.numbering import Numbering
 from coordinator.overlay import Overlay
 from coordinator.predict import Learned
-from coordinator.provider_views import ProviderViews
-from coordinator.providers import ProviderKeys
-from coordinator.pulse import Pulse
+from coordinator.providers.keys import ProviderKeys
+from coordinator.providers.views import ProviderViews
 from coordinator.readiness import Readiness
 from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.resources import ResourceFolder
 from coordinator.rules import Resources, Rules
-from coordinator.state import State
-from coordinator.store import Store, StoreUnavailable, cluster_secret
-from coordinator.stored_resources import StoredResources
-from coordinator.stores.opening import store_of
+from coordinator.state.learned_store import LearnedStore
+from coordinator.state.members import Membership
+from coordinator.state.numbering import Numbering
+from coordinator.state.pulse import Pulse
+from coordinator.state.shared import State
+from coordinator.state.store import Store, StoreUnavailable, cluster_secret
+from coordinator.state.stored_resources import StoredResources
+from coordinator.state.stores.opening import store_of
 from coordinator.tagging import GivenTags
-from coordinator.tokens import Tokens
+from coordinator.tokens.hub import Hub
+from coordinator.tokens.sources import Tokens
 from coordinator.watch import WatchedService
 from lineside import logs
 from lineside.clock import SystemClock

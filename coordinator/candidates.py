@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coordinator.apis import Api
-from coordinator.dialects import Dialect
 from coordinator.engines import Engine, EngineView
+from coordinator.providers.dialects import Dialect
 from lineside.ids import EngineId, ModelName
 
 ASLEEP = "the engine sleeps"

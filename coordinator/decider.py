@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from coordinator.answers import Answers
-from coordinator.bars import Bar, KeyMissing, bars, none_missing
 from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
-from coordinator.cooldowns import Cooldowns
 from coordinator.engines import Engine, EngineView
 from coordinator.inflight import InFlight
 from coordinator.measurement import (
@@ -31,12 +29,14 @@ from coordinator.outlook import RequestOutlook
 from coordinator.overlay import STRIDE, Overlay
 from coordinator.predict import Predictor
 from coordinator.pressure import Pressure
+from coordinator.providers.bars import Bar, KeyMissing, bars, none_missing
+from coordinator.providers.cooldowns import Cooldowns
 from coordinator.recent import RecentWork
 from coordinator.route import NO_BARS, Decision, decide
 from coordinator.rules import Rules, Saturated
 from coordinator.seen import Keys, Seen, first_known, load_tokens
 from coordinator.targets import ANYWHERE, Layout, Reach
-from coordinator.tokenized import Tokenized
+from coordinator.tokens.tokenized import Tokenized
 from lineside import hashing
 from lineside.clock import Clock
 from lineside.ids import BlockKey, EngineId, GroupId, ModelName, TenantId

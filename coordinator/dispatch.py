@@ -19,11 +19,11 @@ from coordinator.attempts import Attempt, Repeat
 from coordinator.attempts import Fault as ProviderFault
 from coordinator.candidates import Provider, spoken
 from coordinator.config import Timeouts
-from coordinator.cooldowns import asked_pause_s
 from coordinator.credentials import Credentials
+from coordinator.doors.offers import PRIVATE, RANK, REQUEST_ID, set_by
 from coordinator.engines import Engine
-from coordinator.offers import PRIVATE, RANK, REQUEST_ID, set_by
-from coordinator.providers import ProviderKeys
+from coordinator.providers.cooldowns import asked_pause_s
+from coordinator.providers.keys import ProviderKeys
 from coordinator.refusal import (
     KEY_REFUSED,
     Refusal,

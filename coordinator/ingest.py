@@ -18,9 +18,9 @@ from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.engines import Doubt
 from coordinator.feed import Stream
-from coordinator.numbering import Numbering
 from coordinator.session import Session
 from coordinator.sessions import Sessions
+from coordinator.state.numbering import Numbering
 from lineside import logs
 from lineside.clock import Clock
 from lineside.digest import PROTOCOL_MAX, PROTOCOL_MIN, MalformedDigest

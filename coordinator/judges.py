@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from coordinator.attempts import Attempt, Fault
 from coordinator.breaker import Breakers
-from coordinator.cooldowns import Cooldowns
+from coordinator.providers.cooldowns import Cooldowns
 from coordinator.refusal import KEY_REFUSED, Refusal, UpstreamBroken, UpstreamError, UpstreamTimeout
 from lineside.ids import EngineId
 

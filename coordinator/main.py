@@ -18,10 +18,10 @@ from pathlib import Path
 from coordinator import ingest
 from coordinator.build import Lag, Parts, build
 from coordinator.config import Config
-from coordinator.learned_store import EVERY_S, LearnedStore
-from coordinator.listeners import CLOSE_S, serving, serving_aside
-from coordinator.members import Coordinator
+from coordinator.doors.listeners import CLOSE_S, serving, serving_aside
 from coordinator.resources import unfit
+from coordinator.state.learned_store import EVERY_S, LearnedStore
+from coordinator.state.members import Coordinator
 from lineside import launch, logs, process
 from lineside.schema import split_address
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from coordinator.cap import IndexCap, State
-from coordinator.cooldowns import Cause
 from coordinator.discovery import NOT_ASKED
 from coordinator.engines import EngineView
-from coordinator.numbering import Numbering
-from coordinator.pulse import Pulse
+from coordinator.providers.cooldowns import Cause
 from coordinator.resources import ResourceFolder
 from coordinator.service import Service
-from coordinator.stored_resources import StoredResources
+from coordinator.state.numbering import Numbering
+from coordinator.state.pulse import Pulse
+from coordinator.state.stored_resources import StoredResources
 from lineside.ids import EngineId
 
 FILL_S = 10.0

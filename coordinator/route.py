@@ -10,10 +10,10 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Protocol
 
-from coordinator.bars import Bar, mask_of
 from coordinator.candidates import Candidate
 from coordinator.engines import Engine
 from coordinator.measurement import Part
+from coordinator.providers.bars import Bar, mask_of
 from coordinator.targets import Layout
 from policies.evaluate import Plan
 from policies.facts import Measured

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from coordinator.candidates import Backend, Candidate
 from coordinator.canonical import Canonical
-from coordinator.cooldowns import Pause
 from coordinator.engines import EngineView
 from coordinator.inflight import Lease
 from coordinator.limits import Reservation
 from coordinator.overlay import Claim
+from coordinator.providers.cooldowns import Pause
 from coordinator.records import Record
 from coordinator.refusal import Refusal
 from coordinator.seen import Keys, Seen

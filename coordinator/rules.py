@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from coordinator.candidates import Backend, Provider
 from coordinator.cluster import Cluster
-from coordinator.dialects import Dialect, root_of
 from coordinator.engines import Engine, EngineView
+from coordinator.providers.dialects import Dialect, root_of
 from coordinator.targets import Layout
 from lineside.ids import EngineId, ModelName
 from policies.evaluate import Bound, PolicySet, compile_

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from coordinator.canonical import Canonical
 from coordinator.rules import Bench
-from coordinator.tokenized import Tokenized, TokenState
+from coordinator.tokens.tokenized import Tokenized, TokenState
 from lineside.ids import BlockKey, GroupId, ModelName, TenantId
 from policies.evaluate import Plan
 

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from coordinator import hub
 from coordinator.config import EngineSpec
 from coordinator.engines import Engine, ServedModel
+from coordinator.tokens import hub
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 
 DEFAULT_KV_PORT = 5557

@@ -44,7 +44,7 @@ from coordinator.routed import rest_of
 from coordinator.seen import Keys, Seen
 from coordinator.tagging import Tagger
 from coordinator.targets import ANYWHERE, Reach
-from coordinator.tokenized import Tokenized
+from coordinator.tokens.tokenized import Tokenized
 from coordinator.unserved import why_unserved
 from lineside.clock import Clock
 from lineside.ids import ModelName, TenantId

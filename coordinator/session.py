@@ -55,7 +55,7 @@ class Session:
     def due(self, number: int) -> Iterator[pb.CoordinatorMessage]:
         """Yield what is due, in an order that makes sense to the agent, and forget it.
 
-        `number` is that of the assignment (see `coordinator.numbering`).
+        `number` is that of the assignment (see `coordinator.state.numbering`).
         """
         if self.is_assignment_due:
             self.is_assignment_due = False

@@ -15,8 +15,8 @@ from coordinator.cluster import Cluster
 from coordinator.engines import Doubt
 from coordinator.feed import Feed
 from coordinator.fence import Fence
-from coordinator.numbering import Numbering
 from coordinator.session import Session
+from coordinator.state.numbering import Numbering
 from coordinator.wire import Message
 from lineside import logs
 from lineside.clock import Clock

@@ -2,7 +2,7 @@
 
 import math
 
-from coordinator.bars import BY_COOLDOWN, BY_KEY
+from coordinator.providers.bars import BY_COOLDOWN, BY_KEY
 from coordinator.refusal import (
     NoEngineReady,
     NothingAllowed,

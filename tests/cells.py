@@ -21,7 +21,7 @@ from coordinator.records import Record, Records
 from coordinator.rules import Rules
 from coordinator.service import Routed, Service
 from coordinator.tagging import GivenTags
-from coordinator.tokenized import Tokenized, TokenState
+from coordinator.tokens.tokenized import Tokenized, TokenState
 from lineside import hashing
 from lineside.ids import BlockKey, EngineId, GroupId, ModelName, NodeId, TenantId
 from lineside.signals import Events, Status

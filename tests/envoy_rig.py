@@ -16,11 +16,11 @@ import aiohttp
 import grpc
 from aiohttp import web
 
-from coordinator.envoy import contract
-from coordinator.envoy.door import Door
-from coordinator.envoy.exchange import Exchange, Terms
-from coordinator.envoy.following import Following, Interest
-from coordinator.envoy.messages import Note, Picked, Question, Rejected
+from coordinator.doors.envoy import contract
+from coordinator.doors.envoy.door import Door
+from coordinator.doors.envoy.exchange import Exchange, Terms
+from coordinator.doors.envoy.following import Following, Interest
+from coordinator.doors.envoy.messages import Note, Picked, Question, Rejected
 from coordinator.refusal import BadRequest, Refusal, to_reply
 
 CHAT = "/v1/chat/completions"

@@ -19,8 +19,8 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from coordinator.stores.etcd import EtcdStore
-from coordinator.stores.etcd_calls import Access
+from coordinator.state.stores.etcd import EtcdStore
+from coordinator.state.stores.etcd_calls import Access
 from lineside.v1 import etcd_pb2 as pb
 from tests.killable import free_ports
 

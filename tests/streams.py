@@ -14,8 +14,8 @@ from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine, EngineView, ServedModel
 from coordinator.ingest import AgentsServicer, serving
-from coordinator.numbering import Numbering
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.state.numbering import Numbering
+from coordinator.state.stores.sqlite import SqliteStore
 from lineside.clock import SystemClock
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, ModelName, NodeId
 from lineside.signals import Events, Load, NodeGpus, Status

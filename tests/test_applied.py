@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from coordinator import applied
-from coordinator.applied import KEPT, NoSuchSet, TooLarge
 from coordinator.cluster import Cluster
 from coordinator.rules import Rules
-from coordinator.store import Delete, Put, Store
-from coordinator.stored_resources import StoredResources
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.state import applied
+from coordinator.state.applied import KEPT, NoSuchSet, TooLarge
+from coordinator.state.store import Delete, Put, Store
+from coordinator.state.stored_resources import StoredResources
+from coordinator.state.stores.sqlite import SqliteStore
 from lineside.clock import SystemClock
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from coordinator.apis import Api
 from coordinator.attempts import Attempt, Fault, Repeat
-from coordinator.bars import Bar, KeyMissing, bars, mask_of, none_missing
 from coordinator.candidates import Provider
-from coordinator.cooldowns import FAILS_AFTER, Cooldowns
-from coordinator.dialects import Dialect
+from coordinator.providers.bars import Bar, KeyMissing, bars, mask_of, none_missing
+from coordinator.providers.cooldowns import FAILS_AFTER, Cooldowns
+from coordinator.providers.dialects import Dialect
 from coordinator.records import Record
 from coordinator.refusal import NothingAllowed, NotServed, ProvidersPause, Refusal
 from coordinator.route import Decision, decide

@@ -4,8 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.callers import Caller, Callers, NotYours, Shown, Stranger, is_local, tenant_of
 from coordinator.config import Gateway, Gateways
+from coordinator.doors.callers import (
+    Caller,
+    Callers,
+    NotYours,
+    Shown,
+    Stranger,
+    is_local,
+    tenant_of,
+)
 from coordinator.limits import NOBODY
 
 EDGE = Caller("edge")

@@ -1,6 +1,6 @@
 """What backends refuse is remembered, for a while."""
 
-from coordinator.capabilities import KEPT, KNOWN_S, Capabilities
+from coordinator.providers.capabilities import KEPT, KNOWN_S, Capabilities
 from lineside.ids import EngineId
 
 A, B = EngineId("a"), EngineId("b")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from coordinator import certificates
-from coordinator.certificates import Files, Material, Unusable, kept, own_names, self_signed
+from coordinator.doors import certificates
+from coordinator.doors.certificates import Files, Material, Unusable, kept, own_names, self_signed
 
 NAMES = ["localhost", "127.0.0.1", "::1"]
 

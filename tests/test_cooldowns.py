@@ -5,7 +5,7 @@ from email.utils import formatdate
 import pytest
 
 from coordinator.attempts import Attempt, Fault, Repeat
-from coordinator.cooldowns import (
+from coordinator.providers.cooldowns import (
     ASKED_MOST_S,
     FAILS_AFTER,
     FAILS_S,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from coordinator import copies
-from coordinator.copies import BadCopy, Conflict, Copy
-from coordinator.store import Put
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.state import copies
+from coordinator.state.copies import BadCopy, Conflict, Copy
+from coordinator.state.store import Put
+from coordinator.state.stores.sqlite import SqliteStore
 
 
 async def test_what_lasts_comes_back_as_it_was() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.apis import Api
 from coordinator.candidates import Provider, spoken
-from coordinator.dialects import TRANSLATED, Dialect, root_of
+from coordinator.providers.dialects import TRANSLATED, Dialect, root_of
 from lineside.ids import EngineId
 from policies.backends import ModelSpec, ProviderSpec, SpokenApi
 from tests.scene import view

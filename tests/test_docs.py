@@ -18,7 +18,7 @@ from coordinator.build import build
 from coordinator.config import Config, EngineSpec, Timeouts
 from coordinator.metrics import CACHE_STATES
 from coordinator.readiness import CODES
-from coordinator.tokenized import Reason
+from coordinator.tokens.tokenized import Reason
 from lineside.schema import settings_of
 from lineside.signals import Events
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.callers import Caller
-from coordinator.engines import Engine
-from coordinator.envoy import contract
-from coordinator.envoy.desk import Books, Desk, Wishes
-from coordinator.envoy.exchange import Terms
-from coordinator.envoy.following import Interest
-from coordinator.envoy.messages import (
+from coordinator.doors.callers import Caller
+from coordinator.doors.envoy import contract
+from coordinator.doors.envoy.desk import Books, Desk, Wishes
+from coordinator.doors.envoy.exchange import Terms
+from coordinator.doors.envoy.following import Interest
+from coordinator.doors.envoy.messages import (
     Aborted,
     Finished,
     FirstToken,
@@ -24,9 +23,10 @@ from coordinator.envoy.messages import (
     Served,
     Unseen,
 )
+from coordinator.doors.query import Queries
+from coordinator.doors.reports import Reports
+from coordinator.engines import Engine
 from coordinator.limits import Usage
-from coordinator.query import Queries
-from coordinator.reports import Reports
 from coordinator.watch import WatchedService
 from lineside.ids import EngineId, ModelName
 from tests.test_query import NOTHING_HELD, keys

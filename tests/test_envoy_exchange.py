@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.envoy import contract
-from coordinator.envoy.exchange import PIECE_BYTES, Exchange, Terms
-from coordinator.envoy.following import Following, Interest
-from coordinator.envoy.messages import (
+from coordinator.doors.envoy import contract
+from coordinator.doors.envoy.exchange import PIECE_BYTES, Exchange, Terms
+from coordinator.doors.envoy.following import Following, Interest
+from coordinator.doors.envoy.messages import (
     Aborted,
     BodyMode,
     Continue,

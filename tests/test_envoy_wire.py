@@ -3,8 +3,8 @@
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from coordinator.envoy import contract, wire
-from coordinator.envoy.messages import (
+from coordinator.doors.envoy import contract, wire
+from coordinator.doors.envoy.messages import (
     Answer,
     BodyMode,
     Continue,

@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 
 from coordinator.cluster import Cluster
-from coordinator.holding import LOOKS, Holding
+from coordinator.doors.holding import LOOKS, Holding
+from coordinator.doors.stored import Holder, Holders
 from coordinator.refusal import ResponseGone, ResponseUnknown
-from coordinator.stored import Holder, Holders
 from lineside.ids import TenantId
 from tests.manual_clock import ManualClock
 from tests.test_service import engine

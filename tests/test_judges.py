@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.attempts import Attempt, Fault, Repeat
-from coordinator.cooldowns import FAILS_AFTER, Cause, Cooldowns
 from coordinator.judges import OfProvider
+from coordinator.providers.cooldowns import FAILS_AFTER, Cause, Cooldowns
 from coordinator.refusal import (
     Refusal,
     UpstreamBroken,

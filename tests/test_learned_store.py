@@ -1,9 +1,9 @@
 """What was learned outlives a restart, and a store that is away harms nothing."""
 
-from coordinator.learned_store import KEY, LearnedStore
 from coordinator.predict import Learned
-from coordinator.store import Stored, StoreUnavailable
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.state.learned_store import KEY, LearnedStore
+from coordinator.state.store import Stored, StoreUnavailable
+from coordinator.state.stores.sqlite import SqliteStore
 from tests.test_predict import A, learned
 
 

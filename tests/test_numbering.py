@@ -6,9 +6,9 @@ from pathlib import Path
 
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine
-from coordinator.numbering import KEY, Numbering
-from coordinator.store import Delete, Put, Store, StoreUnavailable, cluster_secret
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.state.numbering import KEY, Numbering
+from coordinator.state.store import Delete, Put, Store, StoreUnavailable, cluster_secret
+from coordinator.state.stores.sqlite import SqliteStore
 from lineside.ids import EngineId, GroupId, NodeId
 
 

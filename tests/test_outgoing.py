@@ -8,8 +8,8 @@ import pytest
 from coordinator.apis import Api
 from coordinator.candidates import Candidate, Provider
 from coordinator.canonical import Canonical, parse
-from coordinator.dialects import Dialect
 from coordinator.outgoing import body_for
+from coordinator.providers.dialects import Dialect
 from lineside.ids import EngineId, ModelName
 from policies.model import SetFields
 

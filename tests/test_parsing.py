@@ -6,7 +6,7 @@ import json
 import pytest
 
 from coordinator.canonical import Api, parse
-from coordinator.parsing import INLINE_BYTES, parsed
+from coordinator.doors.parsing import INLINE_BYTES, parsed
 
 TURNS = [{"role": "user", "content": "word " * 500}] * (INLINE_BYTES // 2000)
 LARGE = json.dumps({"model": "m", "max_tokens": 1, "messages": TURNS}).encode()

@@ -15,8 +15,8 @@ from botocore.credentials import Credentials as Signer
 
 from coordinator.apis import Api
 from coordinator.candidates import Provider
-from coordinator.dialects import Dialect, root_of
-from coordinator.providers import ProviderKeys
+from coordinator.providers.dialects import Dialect, root_of
+from coordinator.providers.keys import ProviderKeys
 from lineside.ids import EngineId
 from policies.backends import AccessKey, SecretKey
 from policies.model import (

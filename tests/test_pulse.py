@@ -2,9 +2,9 @@
 
 import asyncio
 
-from coordinator.pulse import ANSWER_S, LOOK_S, Pulse
-from coordinator.store import SECRET_KEY, Delete, Put, StoreUnavailable
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.state.pulse import ANSWER_S, LOOK_S, Pulse
+from coordinator.state.store import SECRET_KEY, Delete, Put, StoreUnavailable
+from coordinator.state.stores.sqlite import SqliteStore
 from tests.manual_clock import ManualClock
 
 

@@ -7,15 +7,15 @@ from typing import Any, cast
 import pytest
 
 from coordinator.apis import Api
-from coordinator.bars import Bar, bars
 from coordinator.candidates import Candidate, Provider
 from coordinator.cluster import Cluster
-from coordinator.cooldowns import Cooldowns
-from coordinator.dialects import Dialect
+from coordinator.doors.holding import Holding
+from coordinator.doors.query import Answered, Queries, Query, Refused
+from coordinator.doors.reports import Reports
 from coordinator.engines import Engine
-from coordinator.holding import Holding
-from coordinator.query import Answered, Queries, Query, Refused
-from coordinator.reports import Reports
+from coordinator.providers.bars import Bar, bars
+from coordinator.providers.cooldowns import Cooldowns
+from coordinator.providers.dialects import Dialect
 from coordinator.targets import Layout
 from lineside.ids import EngineId, TenantId
 from policies.facts import Inventory

@@ -5,10 +5,10 @@ import pytest
 from coordinator.caches import Caches
 from coordinator.cap import IndexCap, State
 from coordinator.discovery import NOT_ASKED
-from coordinator.numbering import Numbering
-from coordinator.pulse import Pulse
 from coordinator.readiness import CODES, FILL_S, Readiness
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.state.numbering import Numbering
+from coordinator.state.pulse import Pulse
+from coordinator.state.stores.sqlite import SqliteStore
 from lineside.ids import EngineId, GroupId
 from lineside.signals import Events, Load, Status
 from tests.cells import Cell, engine

@@ -9,9 +9,9 @@ import jinja2
 import pytest
 
 from coordinator.canonical import Api, Canonical, parse
-from coordinator.content_format import ContentFormat
-from coordinator.conversation import CUT
-from coordinator.rendering import ChatTemplate, NotRendered, Reason
+from coordinator.tokens.content_format import ContentFormat
+from coordinator.tokens.conversation import CUT
+from coordinator.tokens.rendering import ChatTemplate, NotRendered, Reason
 
 PARTS = (
     "{% for message in messages %}[{{ message.role }}:"

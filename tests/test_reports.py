@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from coordinator.doors.reports import Event, Report, Reports
 from coordinator.limits import Usage
-from coordinator.reports import Event, Report, Reports
 from coordinator.service import UNTOLD, UNTOLD_S, Routed
 from coordinator.watch import WatchedService
 from lineside.ids import EngineId

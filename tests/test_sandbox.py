@@ -3,7 +3,7 @@
 import jinja2
 import pytest
 
-from coordinator.sandbox import Template, TooSlow
+from coordinator.tokens.sandbox import Template, TooSlow
 
 ITEMS = [{"n": 1, "kids": [{"n": 2, "kids": []}]}, {"n": 3, "kids": []}]
 

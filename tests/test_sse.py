@@ -7,8 +7,8 @@ import pytest
 
 from coordinator.answer_parts import read_answer
 from coordinator.apis import Api
+from coordinator.doors.sse import HELD_BYTES, Stream, stream_of
 from coordinator.limits import Usage
-from coordinator.sse import HELD_BYTES, Stream, stream_of
 
 CASES = Path(__file__).parent / "cases" / "http"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.store import Change, LeaseLost, Put, Stored, StoreUnavailable, cluster_secret
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.state.store import Change, LeaseLost, Put, Stored, StoreUnavailable, cluster_secret
+from coordinator.state.stores.sqlite import SqliteStore
 from tests.manual_clock import ManualClock
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.store import (
+from coordinator.state.store import (
     MAX_WRITES,
     Change,
     Compacted,
@@ -25,7 +25,7 @@ from coordinator.store import (
     Stored,
     cluster_secret,
 )
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.state.stores.sqlite import SqliteStore
 from tests import etcds
 
 KEPT = 40

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from coordinator.leader import Leadership
-from coordinator.members import Coordinator, Membership
-from coordinator.store import LeaseId, StoreUnavailable, Write
-from coordinator.stores.sqlite import SqliteStore
-from coordinator.tenure import TTL_S, Tenure
+from coordinator.state.leader import Leadership
+from coordinator.state.members import Coordinator, Membership
+from coordinator.state.store import LeaseId, StoreUnavailable, Write
+from coordinator.state.stores.sqlite import SqliteStore
+from coordinator.state.tenure import TTL_S, Tenure
 from lineside.ids import NodeId
 from tests.manual_clock import ManualClock
 

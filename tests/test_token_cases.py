@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.tokenizer import Tokenizer
+from coordinator.tokens.tokenizer import Tokenizer
 from tests.oracle.asking import by_product
 from tests.oracle.expect import EXPECTED, MODEL, cases, templates
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from coordinator.canonical import Api, Canonical, parse
-from coordinator.rendering import NotRendered, Reason
-from coordinator.tokenizer import Tokenizer, Unloadable
+from coordinator.tokens.rendering import NotRendered, Reason
+from coordinator.tokens.tokenizer import Tokenizer, Unloadable
 from lineside import hashing
 from lineside.hashing import pack
 

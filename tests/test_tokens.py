@@ -12,13 +12,13 @@ import pytest
 
 from coordinator.apis import TEMPLATED
 from coordinator.canonical import Api, Canonical, parse
-from coordinator.engine_tokenize import OPEN_S, Breaker, question
 from coordinator.engines import Engine, ServedModel
-from coordinator.loading import RELOAD_AFTER_S, SourceState
-from coordinator.probes import probes
-from coordinator.tokenized import Reason, Tokenized, TokenState
-from coordinator.tokenizer import Tokenizer
-from coordinator.tokens import LONG_BYTES, Tokens
+from coordinator.tokens.engine_tokenize import OPEN_S, Breaker, question
+from coordinator.tokens.loading import RELOAD_AFTER_S, SourceState
+from coordinator.tokens.probes import probes
+from coordinator.tokens.sources import LONG_BYTES, Tokens
+from coordinator.tokens.tokenized import Reason, Tokenized, TokenState
+from coordinator.tokens.tokenizer import Tokenizer
 from lineside.hashing import pack
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 

@@ -9,9 +9,9 @@ import pytest
 
 from coordinator.apis import Api
 from coordinator.canonical import Canonical, parse
-from coordinator.conversation import as_tool
-from coordinator.rendering import ChatTemplate
-from coordinator.tokenizer import Tokenizer
+from coordinator.tokens.conversation import as_tool
+from coordinator.tokens.rendering import ChatTemplate
+from coordinator.tokens.tokenizer import Tokenizer
 from coordinator.translate.requests import Untranslatable, chat_form, with_leading_system
 from lineside.hashing import pack
 from tests.chat_asks import ANTHROPIC, RESPONSES, TEMPLATES

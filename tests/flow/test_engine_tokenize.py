@@ -13,11 +13,11 @@ import pytest
 from aiohttp import web
 
 from coordinator.canonical import Api, Canonical, parse
-from coordinator.engine_tokenize import OPEN_S, OPENS_AFTER
 from coordinator.engines import Engine, ServedModel
-from coordinator.tokenized import Tokenized, TokenState
-from coordinator.tokenizer import Tokenizer
-from coordinator.tokens import Check, Tokens
+from coordinator.tokens.engine_tokenize import OPEN_S, OPENS_AFTER
+from coordinator.tokens.sources import Check, Tokens
+from coordinator.tokens.tokenized import Tokenized, TokenState
+from coordinator.tokens.tokenizer import Tokenizer
 from lineside.hashing import pack
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 
@@ -265,7 +265,7 @@ async def test_an_answer_that_is_none_is_an_error(
 async def test_an_answer_without_end_is_an_error(
     tokens: Tokens, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.engine_tokenize.MAX_ANSWER_BYTES", 50)
+    monkeypatch.setattr("coordinator.tokens.engine_tokenize.MAX_ANSWER_BYTES", 50)
     assert await tokens.of(chat(), [fake.engine()]) == unknown("engine_error")
 
 

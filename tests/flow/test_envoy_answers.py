@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from coordinator.envoy.exchange import Terms
-from coordinator.envoy.following import Interest
-from coordinator.envoy.messages import Aborted, Finished, FirstToken, Note, Served, Unseen
+from coordinator.doors.envoy.exchange import Terms
+from coordinator.doors.envoy.following import Interest
+from coordinator.doors.envoy.messages import Aborted, Finished, FirstToken, Note, Served, Unseen
 from coordinator.limits import Usage
 from tests.envoy_rig import (
     BODY_LIMIT,

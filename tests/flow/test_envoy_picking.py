@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from coordinator.envoy.exchange import Terms
-from coordinator.envoy.following import Interest
+from coordinator.doors.envoy.exchange import Terms
+from coordinator.doors.envoy.following import Interest
 from tests.envoy_rig import BODY_LIMIT, CHAT, LONG_NAME, Desk, dead, picker, pod, post
 from tests.envoys import (
     BUFFERED,

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
-from coordinator.store import Change, Put, StoreUnavailable, cluster_secret
-from coordinator.stores import etcd_calls
-from coordinator.stores.etcd import EtcdStore
-from coordinator.stores.etcd_calls import Access
-from coordinator.stores.sqlite import SqliteStore
+from coordinator.state.store import Change, Put, StoreUnavailable, cluster_secret
+from coordinator.state.stores import etcd_calls
+from coordinator.state.stores.etcd import EtcdStore
+from coordinator.state.stores.etcd_calls import Access
+from coordinator.state.stores.sqlite import SqliteStore
 from tests import etcds
 from tests.authority import Authority
 from tests.etcds import until

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.following import Following
-from coordinator.store import Change, Delete, Put, Store, Stored, StoreUnavailable, Write
-from coordinator.tenure import Tenure
+from coordinator.state.following import Following
+from coordinator.state.store import Change, Delete, Put, Store, Stored, StoreUnavailable, Write
+from coordinator.state.tenure import Tenure
 from lineside.clock import SystemClock
 from tests import etcds
 from tests.etcds import until

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.following import Following
-from coordinator.leader import Leadership
-from coordinator.pulse import Pulse
-from coordinator.store import (
+from coordinator.state.following import Following
+from coordinator.state.leader import Leadership
+from coordinator.state.pulse import Pulse
+from coordinator.state.store import (
     SECRET_KEY,
     Change,
     Compacted,
@@ -21,9 +21,9 @@ from coordinator.store import (
     Stored,
     StoreUnavailable,
 )
-from coordinator.stores import etcd_calls
-from coordinator.stores.etcd import EtcdStore
-from coordinator.tenure import Tenure
+from coordinator.state.stores import etcd_calls
+from coordinator.state.stores.etcd import EtcdStore
+from coordinator.state.tenure import Tenure
 from lineside.clock import SystemClock
 from tests import etcds
 from tests.etcds import until

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from coordinator import door_http
 from coordinator.config import Config, EngineSpec
-from coordinator.door_http import FIRST_LOOK_S
+from coordinator.doors import door_http
+from coordinator.doors.door_http import FIRST_LOOK_S
 from coordinator.main import run
 from tests import simulated
 

@@ -14,12 +14,12 @@ import pytest
 
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.engines import Engine, ServedModel
-from coordinator.hub import Hub, Unfetched, is_name
-from coordinator.hub import _fetched as fetched
-from coordinator.loading import RELOAD_AFTER_S
-from coordinator.tokenized import Tokenized, TokenState
-from coordinator.tokenizer import Tokenizer
-from coordinator.tokens import Tokens
+from coordinator.tokens.hub import Hub, Unfetched, is_name
+from coordinator.tokens.hub import _fetched as fetched
+from coordinator.tokens.loading import RELOAD_AFTER_S
+from coordinator.tokens.sources import Tokens
+from coordinator.tokens.tokenized import Tokenized, TokenState
+from coordinator.tokens.tokenizer import Tokenizer
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 from tests.manual_clock import ManualClock
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from coordinator import cooldowns
 from coordinator.attempts import BUDGET, Fault
 from coordinator.config import EngineSpec
+from coordinator.providers import cooldowns
 from tests import gateways
 from tests.doors import Sim, client_of
 from tests.fakes import MODEL, FakeEngine

@@ -16,8 +16,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from cli.main import main
-from coordinator.certificates import self_signed
 from coordinator.config import EngineSpec, Gateway, Gateways
+from coordinator.doors.certificates import self_signed
 from lineside.v1 import router_pb2 as pb
 from lineside.v1 import router_pb2_grpc as rpc
 from tests import simulated

@@ -17,8 +17,8 @@ import aiohttp
 import pytest
 
 from cli.main import main
-from coordinator import applied
-from coordinator.store import SECRET_KEY
+from coordinator.state import applied
+from coordinator.state.store import SECRET_KEY
 from tests import etcds
 from tests.captures import ids
 from tests.killable import Process, free_ports

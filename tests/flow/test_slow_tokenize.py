@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from coordinator.config import EngineSpec
-from coordinator.engine_tokenize import OPENS_AFTER
+from coordinator.tokens.engine_tokenize import OPENS_AFTER
 from tests import simulated
 from tests.gateways import Running, coordinator, until
 

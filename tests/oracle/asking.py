@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from coordinator.canonical import Api, Canonical, parse
-from coordinator.rendering import NotRendered
-from coordinator.tokenizer import Tokenizer
+from coordinator.tokens.rendering import NotRendered
+from coordinator.tokens.tokenizer import Tokenizer
 from tests.conversations import Conversation
 
 REFUSED = "refused"

@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from coordinator.content_format import ContentFormat
-from coordinator.rendering import ChatTemplate
+from coordinator.tokens.content_format import ContentFormat
+from coordinator.tokens.rendering import ChatTemplate
 from tests.conversations import Conversation, conversations
 from tests.oracle.asking import as_given, by_oracle
 

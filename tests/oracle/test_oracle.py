@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from coordinator.canonical import Api
-from coordinator.content_format import ContentFormat
 from coordinator.engines import Engine, ServedModel
-from coordinator.probes import probes
-from coordinator.tokenizer import Tokenizer
+from coordinator.tokens.content_format import ContentFormat
+from coordinator.tokens.probes import probes
+from coordinator.tokens.tokenizer import Tokenizer
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 from tests.conversations import conversations
 from tests.oracle.asking import (

@@ -1,0 +1,338 @@
+"""Decides for the Envoy door, and hears what became of its requests: the coordinator's side.
+
+What is decided is the routing query's; what has no body to decide by goes to any engine that is
+ready. Decisions are reported on as any gateway's are.
+"""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from coordinator import error_shapes
+from coordinator.apis import COUNT_TOKENS, PATHS, Api
+from coordinator.candidates import Provider, spoken
+from coordinator.canonical import Canonical, Changes, rewrite
+from coordinator.doors.callers import Caller, NotYours, tenant_of
+from coordinator.doors.carriers import Carriage
+from coordinator.doors.envoy import contract
+from coordinator.doors.envoy.exchange import Exchange, Terms
+from coordinator.doors.envoy.following import Following, Interest
+from coordinator.doors.envoy.messages import (
+    Aborted,
+    Broken,
+    Finished,
+    FirstToken,
+    Note,
+    Picked,
+    Question,
+    Rejected,
+    Served,
+)
+from coordinator.doors.envoy.reading import Carried, Native, Reading
+from coordinator.doors.holding import Holding
+from coordinator.doors.offers import PRIVATE, Offer
+from coordinator.doors.parsing import joined, parsed
+from coordinator.doors.query import Answered, Queries, Query, Refused
+from coordinator.doors.reports import Event, Report
+from coordinator.doors.stored import Holder
+from coordinator.engines import Engine
+from coordinator.limits import NOBODY
+from coordinator.refusal import (
+    BodyWithheld,
+    NoEngineReady,
+    NotCounted,
+    NotFound,
+    NotServed,
+    Refusal,
+)
+from coordinator.tokens.tokenized import TokenState
+from coordinator.watch import WatchedService
+from lineside import logs
+
+log = logs.get("coordinator.doors.envoy.desk")
+
+JSON = ("content-type", "application/json")
+
+WITHOUT_ROOM = frozenset({"overloaded", "no_engine_ready"})
+"""Refusals of a message for want of room or engines: counting its tokens needs neither."""
+
+MODEL_NAME = "x-gateway-model-name"
+"""A header in which a filter before this one names the model, where bodies do not come by here."""
+
+STORED = re.compile("/v1/responses/([^/]+)(?:/cancel)?")
+"""Paths about a response that an engine keeps."""
+
+WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that ask an engine for nothing that it would have to compute, or change."""
+
+SERVED_AS = ("picked", "fallback", "elsewhere")
+"""Where a gateway says that a request went, beside where it was told to send it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the operator wants of this door, beside its terms."""
+
+    endpoints: int = 1
+    """At most so many are named."""
+    tenant_header: str | None = None
+    """In which a gateway says whose a request is."""
+
+
+class Books:
+    """What all desks have in common."""
+
+    def __init__(
+        self,
+        service: WatchedService,
+        queries: Queries,
+        holding: Holding,
+        terms: Terms,
+        wishes: Wishes,
+        choose: Callable[[list[Engine]], Engine] = random.choice,
+    ) -> None:
+        self.served: Counter[str] = Counter()
+        """By `SERVED_AS`; `elsewhere` is a misroute."""
+        self.service = service
+        self.queries = queries
+        self.holding = holding
+        self.terms = terms
+        self.wishes = wishes
+        self.choose = choose
+        self._seen: set[str] = set()
+
+    def look_at(self, endpoints: Sequence[str]) -> None:
+        """Tell the operator of engines that gateways cannot find, each once."""
+        for endpoint in endpoints:
+            if endpoint in self._seen:
+                continue
+            self._seen.add(endpoint)
+            if not contract.is_address(endpoint):
+                reason = "gateways know engines by address: name it so in `engines`"
+                log.warning("engine is named by host", engine=endpoint, reason=reason)
+
+
+class Desk:
+    """The desk of one caller."""
+
+    def __init__(self, books: Books, caller: Caller) -> None:
+        self._books = books
+        self._caller = caller
+        self._queries = books.queries
+        self._service = books.service
+
+    async def ask(self, question: Question) -> Picked | Rejected:
+        """Decide a request."""
+        asked_for = contract.value(question.headers, contract.ASKED_FOR)
+        if self._books.terms.conformance and asked_for:
+            return Picked(self._named(asked_for))
+        if stored := STORED.fullmatch(question.path.partition("?")[0]):
+            return await self._holder(question, unquote(stored[1]))
+        if question.method in WITHOUT_BODY:
+            return self._anyone(question, None)
+        if question.body is None:
+            return self._unread(question)
+        if question.method == "POST" and question.path.partition("?")[0] == COUNT_TOKENS:
+            return await self._count(question)
+        answer = await self._queries.ask(self._query(question))
+        if isinstance(answer, Refused):
+            return _rejected(answer)
+        return self._picked(answer, question, _reading(answer, question))
+
+    def refuse(self, refusal: Refusal, exchange: Exchange) -> Rejected:
+        """Put a refusal into the shape of the client's API, and record it."""
+        return self._refused(exchange.question(None), refusal)
+
+    def follow(self, picked: Picked) -> Following:
+        """Return what reads the answer to a request that was sent on."""
+        terms = self._books.terms
+        return Following(
+            terms.interest,
+            picked.endpoints,
+            reading=picked.reading or Native(),
+            decision=picked.decision,
+            engine=picked.engine,
+            shows_served=terms.conformance,
+        )
+
+    def note(self, following: Following, note: Note) -> None:
+        """Hear what became of a request."""
+        if isinstance(note, Served):
+            if following.endpoints:
+                self._books.served[_served_as(note)] += 1
+        elif following.decision is not None:
+            report = _report(following.decision, note, following.served)
+            self._queries.reports.report(report, self._caller.name)
+
+    def _query(self, question: Question) -> Query:
+        wishes = self._books.wishes
+        tenant = NOBODY
+        if wishes.tenant_header is not None:
+            said = contract.value(question.headers, wishes.tenant_header) or ""
+            named = tenant_of(self._caller, said)
+            tenant = NOBODY if isinstance(named, NotYours) else named
+        return Query(
+            method=question.method,
+            path=question.path,
+            headers=[each for each in question.headers if each[0] != wishes.tenant_header],
+            body=question.body or b"",
+            tenant=tenant,
+            subset=question.subset,
+            caller=self._caller.name,
+            wants_keys=self._caller.wants_keys,
+            fallbacks=wishes.endpoints - 1,
+            translates=question.readable,
+            meters=question.readable and self._books.terms.interest is Interest.USAGE,
+        )
+
+    def _refused(self, question: Question, refusal: Refusal) -> Rejected:
+        return _rejected(self._queries.refuse(self._query(question), refusal))
+
+    def _picked(self, answer: Answered, question: Question, reading: Reading) -> Picked:
+        first, *others = answer.offers
+        target, sets = first.candidate.target, dict(first.set_headers)
+        endpoints = tuple(
+            each.candidate.target.endpoint for each in (first, *_alike(first, others))
+        )
+        backend = None
+        if isinstance(target, Provider):
+            where = urlsplit(first.url)
+            sets[":path"] = where.path + (f"?{where.query}" if where.query else "")
+            endpoints, backend = (), target.id
+        self._books.look_at(endpoints)
+        if reading.is_foreign or self._books.terms.interest is Interest.USAGE:
+            sets["accept-encoding"] = "identity"  # what is read must be readable
+        return Picked(
+            endpoints=endpoints,
+            backend=backend,
+            body=None if first.body == question.body else first.body,
+            set_headers=tuple(sets.items()),
+            remove_headers=first.remove_headers,
+            decision=answer.decision_id,
+            engine=target.id,
+            reading=reading,
+        )
+
+    def _unread(self, question: Question) -> Picked | Rejected:
+        """Decide where the body does not come by here: only if nothing depends on it."""
+        path = question.path.partition("?")[0]
+        if path not in PATHS:
+            return self._refused(question, NotFound())
+        rules, model = self._service.decider.rules, contract.value(question.headers, MODEL_NAME)
+        models = rules.bench().layout.inventory.models
+        if not rules.policies.rules and (model is not None or len(models) == 1):
+            return self._anyone(question, model)
+        return self._refused(question, BodyWithheld())
+
+    async def _holder(self, question: Question, response: str) -> Picked | Rejected:
+        """Choose the engine that holds a stored response, of the same tenant."""
+        holder = await self._books.holding.find(response, self._query(question).tenant)
+        if not isinstance(holder, Holder):
+            return self._refused(question, holder)
+        if not holder.is_engine:  # a provider: it knows the response, and not who asks
+            return self._refused(question, NotServed(holder.model))
+        return Picked((holder.endpoint,), remove_headers=PRIVATE)
+
+    async def _count(self, question: Question) -> Picked | Rejected:
+        """Let an engine count that could serve it, else count by our tokenizer if it is exact.
+
+        As at our own gateway: nothing is accounted, and policies hold.
+        """
+        query, api = self._query(question), Api.ANTHROPIC_MESSAGES
+        read = await parsed(api, joined(query.headers), query.body)
+        if not isinstance(read, Canonical):
+            return self._refused(question, read)
+        record = await self._service.dry_run(read, query.tenant)
+        if (reply := record.refusal) is not None and reply.reason not in WITHOUT_ROOM:
+            told = error_shapes.body(reply, api, record.request_id)
+            return Rejected(reply.status, (JSON, *reply.headers.items()), told, reply.reason)
+        hint = question.subset
+        for each in record.decision.ranked if record.decision is not None else ():
+            endpoint = each.target.endpoint
+            if isinstance(each.target, Engine) and (
+                hint is None or contract.allows(hint, endpoint)
+            ):
+                body = rewrite(read, Changes(each.model, meter=False))
+                return Picked((endpoint,), body=body, remove_headers=PRIVATE)
+        if record.tokens == TokenState.EXACT.value and record.prompt_tokens is not None:
+            counted = b'{"input_tokens":%d}' % record.prompt_tokens
+            return Rejected(200, (JSON,), counted, "counted")
+        return self._refused(question, NotCounted(read.model))
+
+    def _anyone(self, question: Question, model: str | None) -> Picked | Rejected:
+        """Choose the engine that has the least to do; nothing is accounted."""
+        now, hint = self._service.clock.monotonic(), question.subset
+        able = [
+            view.engine
+            for view in self._service.cluster.snapshot(now).engines
+            if not (view.away or view.asleep or view.failing)
+            and (hint is None or contract.allows(hint, view.engine.endpoint))
+            and (model is None or view.engine.serves(model))
+        ]
+        if not able:
+            return self._refused(question, NoEngineReady(model or "this request"))
+        queues = self._service.inflight.queues([engine.id for engine in able], now)
+        least = min(queue.outstanding for queue in queues)
+        idlest = [e for e, queue in zip(able, queues, strict=True) if queue.outstanding == least]
+        engine = self._books.choose(idlest)
+        return Picked((engine.endpoint,), remove_headers=PRIVATE)
+
+    def _named(self, asked_for: str) -> tuple[str, ...]:
+        """Return the endpoints that a test names, hosts with all their ports."""
+        known = [engine.endpoint for engine in self._service.cluster.assigned()]
+        found = []
+        for name in contract.listed(asked_for):
+            ports = [endpoint for endpoint in known if contract.host(endpoint) == name]
+            found += ports or [name]
+        return tuple(found)
+
+
+def _alike(first: Offer, others: list[Offer]) -> list[Offer]:
+    """Return the fallbacks that the same request can go to: a gateway changes it only once."""
+    return [
+        each
+        for each in others
+        if isinstance(each.candidate.target, Engine)
+        and (each.body, dict(each.set_headers), each.remove_headers)
+        == (first.body, dict(first.set_headers), first.remove_headers)
+    ]
+
+
+def _reading(answer: Answered, question: Question) -> Reading:
+    record, request = answer.routed.record, answer.routed.request
+    backend = spoken(answer.routed.target, request.api) or request.api
+    is_foreign = isinstance(answer.routed.target, Provider)
+    carriage = Carriage(request.api, backend, request.model, record.id, int(record.at), is_foreign)
+    asked = request.usage_asked
+    if not carriage.is_native:  # what is translated is written anew, with usage only if asked for
+        asked = asked and b'"include_usage"' in (question.body or b"")
+    return Carried(carriage, asked, record.request_id)
+
+
+def _rejected(refused: Refused) -> Rejected:
+    return Rejected(refused.status, refused.headers, refused.body, refused.reason)
+
+
+def _served_as(note: Served) -> str:
+    if note.place is None:
+        return "elsewhere"
+    return "fallback" if note.place else "picked"
+
+
+def _report(decision: str, note: Note, backend: str | None) -> Report:
+    match note:
+        case FirstToken():
+            return Report(decision, Event.FIRST_TOKEN, backend=backend)
+        case Finished(status, usage, finish):
+            return Report(
+                decision, Event.FINISHED, usage=usage, status=status, backend=backend, finish=finish
+            )
+        case Broken():
+            return Report(decision, Event.FAILED, backend=backend)
+        case Aborted(usage):
+            return Report(decision, Event.ABORTED, usage=usage, backend=backend)
+        case _:
+            return Report(decision, Event.UNSEEN, backend=backend)

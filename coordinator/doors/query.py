@@ -1,0 +1,222 @@
+"""The routing query behind every door of a gateway that sends requests by itself.
+
+A query comes in by path, headers and body, and goes through the one service; what comes out is
+where the request may go, and how, or the client's answer instead. What became of it is told to
+`reports`.
+No wire format is known here: doors translate.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeAlias
+
+from coordinator import error_shapes
+from coordinator.apis import PATHS, Api, api_of
+from coordinator.attempts import BUDGET
+from coordinator.candidates import Candidate
+from coordinator.canonical import BadRequest, Canonical
+from coordinator.doors.holding import Holding
+from coordinator.doors.offers import Asking, Headers, Offer, offer, url_of
+from coordinator.doors.parsing import joined, parsed, request_id_of
+from coordinator.doors.reports import Reports
+from coordinator.limits import NOBODY
+from coordinator.refusal import (
+    BodyTooLarge,
+    Draining,
+    Fault,
+    MethodNotAllowed,
+    NotFound,
+    Refusal,
+    to_reply,
+)
+from coordinator.service import Refused as ServiceRefused
+from coordinator.service import Routed
+from coordinator.targets import Reach
+from coordinator.watch import WatchedService
+from lineside import logs
+from lineside.ids import TenantId
+
+log = logs.get("coordinator.doors.query")
+
+FALLBACKS = BUDGET - 1
+"""Backends that are named beside the first: a gateway has the same budget of tries as we have."""
+
+_JSON = "application/json"
+
+
+class Keys(Protocol):
+    """Where the credentials of backends are."""
+
+    def __call__(self, candidate: Candidate, url: str, body: bytes) -> Mapping[str, str]:
+        """Return the headers by which a backend knows us."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A request that a gateway holds, and wants to know where to send."""
+
+    method: str
+    path: str
+    """With its query, if it has one."""
+    headers: Headers = field(repr=False)
+    body: bytes = field(repr=False)
+    tenant: TenantId = NOBODY
+    subset: frozenset[str] | None = None
+    """Endpoints, or hosts with all their ports, to choose from; `None`: all."""
+    caller: str = ""
+    """Who asks. Nobody else may report on what comes of it."""
+    wants_keys: bool = False
+    """The gateway is to be given the credentials of backends."""
+    fallbacks: int = FALLBACKS
+    """How many it can make use of."""
+    translates: bool = False
+    """The gateway's door puts answers of other APIs into the client's."""
+    meters: bool = True
+    """Streams are to report usage: the gateway takes out what the client has not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Where the request may go."""
+
+    routed: Routed
+    offers: tuple[Offer, ...]
+    """The backend that it is accounted on, then its fallbacks in order."""
+
+    @property
+    def decision_id(self) -> str:
+        """By which the gateway reports, and the record is found."""
+        return self.routed.record.id
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The client's answer instead, in the shape of its API."""
+
+    status: int
+    headers: Headers
+    body: bytes = field(repr=False)
+    reason: str
+    decision_id: str
+
+
+Asked: TypeAlias = Answered | Refused
+
+
+class Queries:
+    """Answers queries, and hands what was answered to `reports`, where it awaits its end."""
+
+    def __init__(
+        self,
+        service: WatchedService,
+        reports: Reports,
+        body_limit_bytes: int,
+        keys: Keys,
+        holding: Holding,
+    ) -> None:
+        self.reports = reports
+        self._service = service
+        self._body_limit = body_limit_bytes
+        self._keys = keys
+        self._holding = holding
+
+    async def ask(self, query: Query) -> Asked:
+        """Decide. What is `Answered` is accounted until its end is reported, or it expires."""
+        request_id = _request_id(query.headers)
+        try:
+            return await self._ask(query, request_id)
+        except Exception:  # noqa: BLE001  the one place: a fault ends its query only
+            log.fault("query failed", request_id=request_id, path=query.path[:200])
+            return self._refused(query, Fault(request_id), request_id, "")
+
+    def refuse(self, query: Query, refusal: Refusal) -> Refused:
+        """Record a refusal that a door found by itself, and put it as the client's API does."""
+        request_id = _request_id(query.headers)
+        refused = self._service.refuse(refusal, query.tenant, request_id)
+        return self._refused(query, refusal, request_id, refused.record.id)
+
+    async def _ask(self, query: Query, request_id: str) -> Asked:
+        read = await self._read(query)
+        if not isinstance(read, Canonical):
+            return self.refuse(query, read)
+        if not query.meters:  # as if the client had asked: nothing is added for us
+            read = replace(read, usage_asked=True)
+        goes_on = read.previous_response
+        subset = await self._holding.subset(goes_on, query.tenant, query.subset)
+        if not (subset is None or isinstance(subset, frozenset)):
+            return self.refuse(query, subset)
+        reach = Reach(subset, query.translates)
+        routed = await self._service.route(read, query.tenant, request_id, reach)
+        if isinstance(routed, ServiceRefused):
+            return self._refused(query, routed.refusal, request_id, routed.record.id)
+        # No await from here on: what has a lease gets into the table.
+        try:
+            offers = self._offers(query, read, routed, request_id)
+        except BaseException:
+            self._service.failed(routed, Fault(request_id))
+            raise
+        self.reports.open(routed, [each.candidate for each in offers], query.caller)
+        return Answered(routed, offers)
+
+    async def _read(self, query: Query) -> Canonical | Refusal:
+        """Judge what can be judged before anything is parsed, then parse."""
+        path = query.path.partition("?")[0]
+        if (api := PATHS.get(path)) is None:
+            return NotFound()
+        if query.method.upper() != "POST":
+            return MethodNotAllowed("POST")
+        if self._service.draining:
+            return Draining()
+        if len(query.body) > self._body_limit:
+            return BodyTooLarge(self._body_limit)
+        headers = joined(query.headers)
+        kind = headers.get("content-type", _JSON)
+        if kind.partition(";")[0].strip().lower() != _JSON:
+            return BadRequest(f"send JSON, and say so: `content-type: {_JSON}`", None)
+        return await parsed(api, headers, query.body)
+
+    def _offers(
+        self, query: Query, request: Canonical, routed: Routed, request_id: str
+    ) -> tuple[Offer, ...]:
+        asking = Asking(
+            api=request.api,
+            path=query.path,
+            streams=request.stream,
+            headers=request.headers,
+            request_id=request_id,
+            decision_id=routed.record.id,
+            asked=routed.verdict.set,
+        )
+        chosen = (routed.candidate, routed.body)
+        others = self._service.fallbacks(routed, query.fallbacks)
+        return tuple(
+            offer(candidate, body, asking, self._credentials(query, candidate, asking, body))
+            for candidate, body in (chosen, *others)
+        )
+
+    def _credentials(
+        self, query: Query, candidate: Candidate, asking: Asking, body: bytes
+    ) -> Mapping[str, str] | None:
+        if not query.wants_keys:
+            return None
+        return self._keys(candidate, url_of(candidate, asking), body)
+
+    def _refused(
+        self, query: Query, refusal: Refusal, request_id: str, decision_id: str
+    ) -> Refused:
+        reply, api = to_reply(refusal), _shape(query)
+        headers = {"content-type": _JSON, **reply.headers, **error_shapes.headers(api, request_id)}
+        if decision_id:
+            headers["x-lineside-decision"] = decision_id
+        body = error_shapes.body(reply, api, request_id)
+        return Refused(reply.status, tuple(headers.items()), body, reply.reason, decision_id)
+
+
+def _request_id(headers: Headers) -> str:
+    return request_id_of(next((v for name, v in headers if name.lower() == "x-request-id"), ""))
+
+
+def _shape(query: Query) -> Api | None:
+    """Return the API in whose words a client wants to be refused."""
+    return api_of(query.path.partition("?")[0])

@@ -1,0 +1,1 @@
+"""What coordinators share: a store, leases and members, and the resources applied to it."""

@@ -1,0 +1,84 @@
+"""Who does what only one coordinator may do: it holds a key under its lease, the others wait.
+
+A leader that cannot keep its lease stops leading before the store can end it, by its own clock.
+What it writes names the key's revision, so that a word that comes late changes nothing.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+
+from coordinator.state.following import Following
+from coordinator.state.store import LeaseId, LeaseLost, Store, StoreUnavailable
+from coordinator.state.tenure import Tenure
+from lineside import logs
+from lineside.clock import Clock
+
+log = logs.get("coordinator.state.leader")
+
+PREFIX = "leaders/"
+
+LOOK_S = 1.0
+"""Between two looks when nothing was heard; the key's end is heard at once."""
+
+
+class Leadership:
+    """One coordinator's part in who does a chore."""
+
+    def __init__(self, store: Store, tenure: Tenure, chore: str, me: str, clock: Clock) -> None:
+        self.key = PREFIX + chore
+        self._store, self._tenure, self._me, self._clock = store, tenure, me, clock
+        self._heard = asyncio.Event()
+        self._following = Following(store, self.key, clock, self._heard.set)
+        self._under: LeaseId | None = None
+        self._revision = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this coordinator may do the chore now."""
+        tenure = self._tenure
+        return self._under is not None and self._under == tenure.lease and tenure.is_held
+
+    @property
+    def leader(self) -> str | None:
+        """Return who leads, as far as is known."""
+        stored = self._following.entries.get(self.key)
+        return None if stored is None else stored.value.decode(errors="replace")
+
+    def fence(self) -> Mapping[str, int | None]:
+        """Return what a leader's transaction has to expect."""
+        return {self.key: self._revision}
+
+    async def run(self) -> None:
+        """Stand for election until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._following.run(), name=f"follow {self.key}")
+            tasks.create_task(self._stand(), name=f"stand for {self.key}")
+
+    async def _stand(self) -> None:
+        while True:
+            if not self.leads:
+                self._under = None
+                # A tenure makes its lease anew, and readiness tells of the store.
+                with suppress(StoreUnavailable, LeaseLost):
+                    await self._try()
+            self._heard.clear()
+            await self._pause()
+
+    async def _try(self) -> None:
+        lease = self._tenure.lease
+        if lease is None or self.leader is not None:
+            return
+        value = self._me.encode()
+        if written := await self._store.compare_and_set(self.key, None, value, lease):
+            self._under, self._revision = lease, written.revision
+            log.info("leading", chore=self.key.removeprefix(PREFIX))
+
+    async def _pause(self) -> None:
+        heard = asyncio.ensure_future(self._heard.wait())
+        sleeping = asyncio.ensure_future(self._clock.sleep(LOOK_S))
+        try:
+            await asyncio.wait([heard, sleeping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            heard.cancel()
+            sleeping.cancel()

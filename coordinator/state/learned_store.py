@@ -1,0 +1,59 @@
+"""What was learned of engines, kept over restarts in the store. Losing it costs a minute.
+
+Several coordinators may write; the last one stays, for each of them learns the same.
+"""
+
+import msgspec
+
+from coordinator.predict import Learned
+from coordinator.state.store import Store, StoreUnavailable
+from lineside import logs
+
+log = logs.get("coordinator.state.learned_store")
+
+KEY = "predict/v1"
+
+EVERY_S = 30.0
+"""Between two writes."""
+
+
+class LearnedStore:
+    """One coordinator's copy."""
+
+    def __init__(self, learned: Learned, store: Store) -> None:
+        self._learned = learned
+        self._store = store
+        self._written = b""
+
+    async def load(self) -> None:
+        """Take over what the store has; what cannot be read is left."""
+        try:
+            stored = await self._store.get(KEY)
+        except StoreUnavailable:
+            return
+        if stored is None:
+            return
+        try:
+            said = msgspec.json.decode(stored.value)
+        except msgspec.DecodeError:
+            log.warning("learned times unreadable", key=KEY)
+            return
+        if isinstance(said, dict):
+            self._learned.restore(said)
+
+    def remake(self) -> None:
+        """Have it written again, though nothing be new: the store lost its data."""
+        self._written = b""
+
+    async def save(self) -> None:
+        """Write what is known now, if it is anything new. One that is beaten to it gives way."""
+        value = msgspec.json.encode(self._learned.saved())
+        if value == self._written:
+            return
+        try:
+            stored = await self._store.get(KEY)
+            expected = None if stored is None else stored.revision
+            await self._store.compare_and_set(KEY, expected, value)
+        except StoreUnavailable:
+            return  # readiness tells of it; the next one comes soon
+        self._written = value

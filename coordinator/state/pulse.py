@@ -1,0 +1,73 @@
+"""Whether the store answers, and is still the one it was. One that lost its data is filled again.
+
+What a coordinator serves from is in its memory, so nothing that is served waits for the store. Of a
+store that was wiped every coordinator puts back what it has: the secret first, since every block
+key comes from it.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from coordinator.state.store import SECRET_KEY, Store, StoreUnavailable
+from lineside import logs
+from lineside.clock import Clock
+
+log = logs.get("coordinator.state.pulse")
+
+LOOK_S = 1.0
+"""Between two looks: reads, no writes."""
+
+ANSWER_S = 3.0
+"""From then on the store counts as away; an etcd that lost a member takes up to 2 s."""
+
+
+class Pulse:
+    """Written by `run` alone."""
+
+    def __init__(
+        self, store: Store, secret: bytes, clock: Clock, remake: Callable[[], object]
+    ) -> None:
+        """`remake` is called when the store lost its data: what else was in it is to be written."""
+        self.away = ""
+        """Why the store does not answer; empty: it does."""
+        self.is_foreign = False
+        """Whether it holds the secret of another cluster: both sides' block keys differ."""
+        self.wipes = 0
+        self._store, self._secret, self._clock, self._remake = store, secret, clock, remake
+        self._life: str | None = None
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            await self._clock.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Ask the store once."""
+        before = self.away
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._ask()
+            self.away = ""
+        except TimeoutError:
+            self.away = f"no answer within {ANSWER_S:g} s"
+        except StoreUnavailable as error:
+            self.away = str(error)
+        if bool(before) != bool(self.away):
+            log.warning("store", away=self.away or None)
+
+    async def _ask(self) -> None:
+        life = await self._store.life()
+        stored = await self._store.get(SECRET_KEY)
+        if stored is None:
+            await self._store.compare_and_set(SECRET_KEY, None, self._secret)
+            stored = await self._store.get(SECRET_KEY)
+        is_foreign = stored is not None and stored.value != self._secret
+        if is_foreign and not self.is_foreign:
+            log.warning("store holds another cluster's secret")
+        self.is_foreign = is_foreign
+        if self._life is not None and life != self._life:
+            self.wipes += 1
+            log.warning("store lost its data", wipes=self.wipes)
+            self._remake()
+        self._life = life

@@ -1,0 +1,118 @@
+"""The resources that were applied to the store, followed: what is good is put into force.
+
+Like `resources.ResourceFolder`, for coordinators that have no folder of their own. A set that
+cannot be used leaves the one before in force; a store that lost its data gets back what is.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from coordinator.resources import LOOK_S, judge
+from coordinator.rules import Resources, Rules
+from coordinator.state import applied
+from coordinator.state.applied import Applied, Sets
+from coordinator.state.following import Following
+from coordinator.state.store import Store, StoreUnavailable
+from lineside import logs
+from lineside.clock import Clock
+from lineside.findings import Finding, Place
+
+log = logs.get("coordinator.state.stored_resources")
+
+
+class StoredResources:
+    """One coordinator's; together with `policy rollback` the only writer of its `Rules`."""
+
+    def __init__(
+        self, store: Store, rules: Rules, told: Callable[[Resources], None], clock: Clock
+    ) -> None:
+        """`told` hears of the set in force: when it is put there, and at each look."""
+        self._store, self._rules, self._told, self._clock = store, rules, told, clock
+        self._changed = asyncio.Event()
+        self._following = Following(store, applied.PREFIX, clock, self._changed.set)
+        self._seen: Applied | None = None
+        self._good: Applied | None = None
+        self._is_lost = False
+        self.findings: tuple[Finding, ...] = ()
+        """Of the newest set, warnings too."""
+        self.rejected = False
+        """Whether the newest set is not what is in force."""
+
+    async def start(self) -> tuple[Finding, ...]:
+        """Put the newest set into force that can be used; return what keeps all from it.
+
+        A coordinator of an earlier release must come up beside those that use what it cannot.
+        """
+        try:
+            sets = await applied.history(self._store)
+        except StoreUnavailable as error:
+            return (Finding(Place("the store"), "unreadable", str(error)),)
+        await self._take(sets)
+        wrong, earlier = self.findings, sets.before(sets.current or 0)
+        while self.rejected and self._good is None and earlier:
+            judged = await asyncio.to_thread(judge, (), earlier[0].files())
+            if not judged.errors:
+                self._good = earlier[0]
+                self._rules.swap(judged.resources)
+            earlier = earlier[1:]
+        await asyncio.to_thread(self._told, self._rules.resources)
+        if self.rejected and self._good is None:
+            return tuple(each for each in wrong if each.severity == "error")
+        return ()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._following.run(), name="follow resources")
+            tasks.create_task(self._apply(), name="apply resources")
+
+    def remake(self) -> None:
+        """Have the set in force written again: the store lost its data."""
+        self._is_lost = True
+        self._changed.set()
+
+    async def _apply(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
+            self._changed.clear()
+            if self._is_lost and self._good is not None:
+                with suppress(StoreUnavailable):  # the next look comes soon
+                    await applied.put_back(self._store, self._good)
+                    self._is_lost = False
+            if self._following.revision >= 0:
+                await self._take(applied.found_in(self._following.entries))
+            await asyncio.to_thread(self._told, self._rules.resources)  # it reads files
+
+    async def _take(self, sets: Sets) -> None:
+        if sets.current is None:
+            return  # nothing was applied, or it is lost: what is in force stays
+        newest = sets.newest
+        if newest is None:
+            text = f"set {sets.current} cannot be read: another release may have applied it"
+            self._reject((Finding(Place("the store"), "unreadable", text),))
+        elif newest != self._seen:
+            self._seen = newest
+            judged = await asyncio.to_thread(judge, (), newest.files())
+            if judged.errors:
+                self._reject(judged.findings)
+                return
+            self.findings, self.rejected, self._good = judged.findings, False, newest
+            self._rules.swap(judged.resources)
+            log.info("resources applied", set=newest.number, revision=self._rules.revision)
+
+    def _reject(self, findings: tuple[Finding, ...]) -> None:
+        if not self.rejected or findings != self.findings:
+            for finding in findings:
+                log.warning("resources rejected", place=str(finding.place), code=finding.code)
+        self.findings, self.rejected = findings, True
+
+    def shown(self) -> dict[str, object]:
+        """Return the state of the sets, for people."""
+        return {
+            "source": f"set {self._seen.number} of the store" if self._seen else None,
+            "rejected": self.rejected,
+            "findings": [finding.to_json() for finding in self.findings],
+        }

@@ -1,0 +1,1 @@
+"""A request's tokens as its engine would count them: templates, tokenizers, engines asked."""
