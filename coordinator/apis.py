@@ -1,5 +1,6 @@
 """The APIs that clients and backends speak, and the paths that a door knows them by. Pure."""
 
+from collections.abc import Container
 from enum import Enum
 
 
@@ -33,6 +34,9 @@ CHAT_FORMS = frozenset({Api.OPENAI_CHAT, Api.OPENAI_RESPONSES, Api.ANTHROPIC_MES
 METERED = frozenset({Api.OPENAI_CHAT, Api.OPENAI_COMPLETIONS})
 """Whose streams report usage only if they are asked to; the others always do."""
 
+ANTHROPIC_VERSION = "anthropic-version"
+"""A header that Anthropic's clients send always, and no others."""
+
 TEMPLATED = (Api.OPENAI_CHAT, Api.OPENAI_COMPLETIONS)
 """The two ways to a prompt's tokens: by a template, or as it is. Others come down to these."""
 
@@ -40,3 +44,15 @@ TEMPLATED = (Api.OPENAI_CHAT, Api.OPENAI_COMPLETIONS)
 def api_of(path: str) -> Api | None:
     """Return the API whose body a path takes; `None`: it is no such path."""
     return Api.ANTHROPIC_MESSAGES if path == COUNT_TOKENS else PATHS.get(path)
+
+
+def words_of(path: str, headers: Container[str]) -> Api | None:
+    """Return in whose words a client is answered; `None`: the path is no API's, OpenAI's will do.
+
+    `headers`: names that the client sent, in lower case.
+    """
+    if (known := api_of(path)) is not None:
+        return known
+    if path.startswith("/v1/messages/") or ANTHROPIC_VERSION in headers:
+        return Api.ANTHROPIC_MESSAGES
+    return Api.OPENAI_RESPONSES if path.startswith("/v1/responses/") else None

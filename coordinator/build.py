@@ -31,6 +31,7 @@ from coordinator.doors.door_http import Door
 from coordinator.doors.envoy.doors import EnvoyDoor, EnvoyMetrics
 from coordinator.doors.gateway_doors import DoorMetrics, GatewayDoors, keys_of
 from coordinator.doors.holding import Holding
+from coordinator.doors.listing import Listing
 from coordinator.engines import Engine
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer
@@ -140,8 +141,9 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     to_engines = await stack.enter_async_context(dispatch.session(credentials))
     asides = Asides(to_engines, config.timeouts)
     holding = Holding(core.cluster, core.service.clock, asides)
+    listing = Listing(core.service)
     gateways = GatewayDoors(config, core.service, readiness, keys_of(credentials, keys), holding)
-    envoy = EnvoyDoor(config, core.service, gateways.queries, gateways.callers, holding)
+    envoy = EnvoyDoor(config, core.service, gateways.queries, gateways.callers, holding, listing)
     for metrics in (state, gauges, providers, DoorMetrics(gateways), EnvoyMetrics(envoy)):
         registry.register(metrics)
     dispatcher = dispatch.Dispatcher(
@@ -155,7 +157,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         discovery=discovery,
         agents=agents,
         admin=_admin(config, core, readiness, registry, cap, folder, lag, providers, state),
-        door=_door(config, core, dispatcher, asides, holding),
+        door=_door(config, core, dispatcher, asides, holding, listing),
         gateways=gateways,
         envoy=envoy,
         resources=folder,
@@ -284,10 +286,15 @@ def _folder(
 
 
 def _door(
-    config: Config, core: _Core, dispatcher: dispatch.Dispatcher, asides: Asides, holding: Holding
+    config: Config,
+    core: _Core,
+    dispatcher: dispatch.Dispatcher,
+    asides: Asides,
+    holding: Holding,
+    listing: Listing,
 ) -> Door:
     origins, limit = CrossOrigin(config.cors_origins), config.body_limit_bytes
-    return Door(core.service, dispatcher, asides, holding, config.timeouts, limit, origins)
+    return Door(core.service, dispatcher, asides, holding, listing, config.timeouts, limit, origins)
 
 
 def _admin(

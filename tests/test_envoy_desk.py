@@ -23,6 +23,7 @@ from coordinator.doors.envoy.messages import (
     Served,
     Unseen,
 )
+from coordinator.doors.listing import Listing
 from coordinator.doors.query import Queries
 from coordinator.doors.reports import Reports
 from coordinator.engines import Engine
@@ -77,7 +78,8 @@ def room(
     service, _ = watched(*engines)
     queries = Queries(service, Reports(service, 60.0), 10_000, keys, NOTHING_HELD)
     terms = Terms(10_000, interest, conformance=conformance)
-    books = Books(service, queries, NOTHING_HELD, terms, wishes, choose=lambda able: able[0])
+    listing = Listing(service)
+    books = Books(service, queries, NOTHING_HELD, listing, terms, wishes, lambda able: able[0])
     return Room(Desk(books, caller), books, service)
 
 
@@ -125,12 +127,30 @@ async def test_only_fallbacks_that_need_no_other_request_are_named() -> None:
 async def test_a_request_without_a_body_goes_to_the_idlest_engine(method: str) -> None:
     here = room(engine("a"), engine("b"))
     busy = (await here.picked(asked())).endpoints[0]
-    picked = await here.picked(asked(b"", method=method, path="/v1/models"))
+    picked = await here.picked(asked(b"", method=method, path="/version"))
     assert picked.endpoints == (("b",) if busy == "a" else ("a",))
     assert (picked.decision, picked.body) == (None, None)
     assert "authorization" in picked.remove_headers
     nobody = asked(b"", method=method, path="/x", subset=frozenset({"z"}))
     assert (await here.rejected(nobody)).status == 503
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_models_are_those_of_all_engines_and_not_of_one(method: str) -> None:
+    other = replace(
+        engine("b", "g2"), models=(replace(engine("b").models[0], name=ModelName("n")),)
+    )
+    here = room(engine("a"), other)
+    listed = await here.rejected(asked(b"", method=method, path="/v1/models?after=x"))
+    assert (listed.status, listed.reason) == (200, "listed")
+    assert [card["id"] for card in json.loads(listed.body)["data"]] == ["m", "n"]
+    one = await here.rejected(asked(None, method=method, path="/v1/models/n"))
+    assert (one.status, json.loads(one.body)["id"]) == (200, "n")
+    headers = (("anthropic-version", "2023-06-01"), ("x-request-id", "r-1"))
+    none = await here.rejected(asked(b"", method=method, path="/v1/models/z", headers=headers))
+    assert (none.status, none.reason) == (404, "unknown_model")
+    assert json.loads(none.body)["error"]["type"] == "not_found_error"
+    assert dict(none.headers)["request-id"] == "r-1"
 
 
 async def test_a_body_that_is_not_shown_is_done_without_where_there_is_one_model() -> None:

@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from coordinator import error_shapes
-from coordinator.apis import Api, api_of
+from coordinator.apis import Api, words_of
 from coordinator.refusal import Refusal, Reply, to_reply
 
 JSON = "application/json"
-
-ANTHROPIC_VERSION = "anthropic-version"
-"""A header that Anthropic's clients send always, and no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +21,7 @@ class Call:
     @property
     def api(self) -> Api | None:
         """In whose words it is answered; `None`: the path is no API's, and OpenAI's will do."""
-        path = self.request.path
-        if (known := api_of(path)) is not None:
-            return known
-        if path.startswith("/v1/messages/") or ANTHROPIC_VERSION in self.request.headers:
-            return Api.ANTHROPIC_MESSAGES
-        return Api.OPENAI_RESPONSES if path.startswith("/v1/responses/") else None
+        return words_of(self.request.path, self.request.headers)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -25,6 +25,7 @@ from coordinator.doors.door_counts import CountsDoor
 from coordinator.doors.door_models import ModelsDoor
 from coordinator.doors.door_responses import ResponsesDoor
 from coordinator.doors.holding import Holding
+from coordinator.doors.listing import Listing
 from coordinator.doors.parsing import joined, parsed, request_id_of
 from coordinator.doors.relay import Limit, NotBegun, Relay
 from coordinator.limits import NOBODY
@@ -66,6 +67,7 @@ class Door:
         dispatcher: Dispatcher,
         asides: Asides,
         holding: Holding,
+        listing: Listing,
         timeouts: Timeouts,
         body_limit_bytes: int,
         cross_origin: CrossOrigin,
@@ -76,7 +78,7 @@ class Door:
         self._body_limit = body_limit_bytes
         self._cross_origin = cross_origin
         self._holding = holding
-        self._models = ModelsDoor(service)
+        self._models = ModelsDoor(listing)
         self._counts = CountsDoor(service, asides)
         self._responses = ResponsesDoor(service, asides, holding, timeouts)
         self._look_until: float | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from coordinator import error_shapes
-from coordinator.apis import PATHS, Api, api_of
+from coordinator.apis import PATHS, Api, words_of
 from coordinator.attempts import BUDGET
 from coordinator.candidates import Candidate
 from coordinator.canonical import BadRequest, Canonical
@@ -219,4 +219,4 @@ def _request_id(headers: Headers) -> str:
 
 def _shape(query: Query) -> Api | None:
     """Return the API in whose words a client wants to be refused."""
-    return api_of(query.path.partition("?")[0])
+    return words_of(query.path.partition("?")[0], {name.lower() for name, _ in query.headers})

@@ -136,10 +136,20 @@ async def test_anthropics_messages_are_counted_too(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("gateway", ["duplex", "buffered", "headers", "original"])
-async def test_models_are_asked_of_any_engine(rig: Rig, gateway: str) -> None:
-    got = await post(rig.urls[gateway], method="GET", path="/v1/models")
-    assert got.status == 200
-    assert [card["id"] for card in json.loads(got.body)["data"]] == [MODEL]
+async def test_models_are_listed_as_at_our_own_door(rig: Rig, gateway: str) -> None:
+    paths = ["/v1/models", "/v1/models?limit=20", f"/v1/models/{MODEL}", "/v1/models/org/nope"]
+    for named in ({}, {"anthropic_version": "2023-06-01"}):
+        headers = {name.replace("_", "-"): value for name, value in named.items()}
+        for path in paths:
+            got = await post(rig.urls[gateway], method="GET", path=path, x_request_id="r", **named)
+            headers["x-request-id"] = "r"
+            async with rig.running.session.get(rig.running.http + path, headers=headers) as own:
+                assert (got.status, json.loads(got.body)) == (own.status, await own.json())
+                for name in ("content-type", "x-request-id", "request-id"):
+                    said = got.headers.get(name, "").partition(";")[0]
+                    assert said == own.headers.get(name, "").partition(";")[0]
+    got = await post(rig.urls[gateway], method="HEAD", path="/v1/models")
+    assert (got.status, got.body) == (200, b"")
 
 
 ERRORS = [

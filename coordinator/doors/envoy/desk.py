@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from coordinator import error_shapes
-from coordinator.apis import COUNT_TOKENS, PATHS, Api
+from coordinator.apis import COUNT_TOKENS, PATHS, Api, words_of
 from coordinator.candidates import Provider, spoken
 from coordinator.canonical import Canonical, Changes, rewrite
 from coordinator.doors.callers import Caller, NotYours, tenant_of
@@ -33,8 +35,9 @@ from coordinator.doors.envoy.messages import (
 )
 from coordinator.doors.envoy.reading import Carried, Native, Reading
 from coordinator.doors.holding import Holding
+from coordinator.doors.listing import Listing, listed
 from coordinator.doors.offers import PRIVATE, Offer
-from coordinator.doors.parsing import joined, parsed
+from coordinator.doors.parsing import joined, parsed, request_id_of
 from coordinator.doors.query import Answered, Queries, Query, Refused
 from coordinator.doors.reports import Event, Report
 from coordinator.doors.stored import Holder
@@ -47,6 +50,7 @@ from coordinator.refusal import (
     NotFound,
     NotServed,
     Refusal,
+    UnknownModel,
 )
 from coordinator.tokens.tokenized import TokenState
 from coordinator.watch import WatchedService
@@ -90,6 +94,7 @@ class Books:
         service: WatchedService,
         queries: Queries,
         holding: Holding,
+        listing: Listing,
         terms: Terms,
         wishes: Wishes,
         choose: Callable[[list[Engine]], Engine] = random.choice,
@@ -99,6 +104,7 @@ class Books:
         self.service = service
         self.queries = queries
         self.holding = holding
+        self.listing = listing
         self.terms = terms
         self.wishes = wishes
         self.choose = choose
@@ -131,6 +137,8 @@ class Desk:
             return Picked(self._named(asked_for))
         if stored := STORED.fullmatch(question.path.partition("?")[0]):
             return await self._holder(question, unquote(stored[1]))
+        if question.method in ("GET", "HEAD") and (about := listed(question.path)) is not None:
+            return self._list(question, about[0])
         if question.method in WITHOUT_BODY:
             return self._anyone(question, None)
         if question.body is None:
@@ -235,6 +243,16 @@ class Desk:
         if not holder.is_engine:  # a provider: it knows the response, and not who asks
             return self._refused(question, NotServed(holder.model))
         return Picked((holder.endpoint,), remove_headers=PRIVATE)
+
+    def _list(self, question: Question, name: str | None) -> Rejected:
+        """Answer with the names that requests may use, as our own gateway does."""
+        api = words_of("", {header for header, _ in question.headers})
+        shown = self._books.listing.answer(name, api)
+        if isinstance(shown, UnknownModel):
+            return self._refused(question, shown)
+        request_id = request_id_of(contract.value(question.headers, "x-request-id") or "")
+        headers = (JSON, *error_shapes.headers(api, request_id).items())
+        return Rejected(200, headers, msgspec.json.encode(shown), "listed")
 
     async def _count(self, question: Question) -> Picked | Rejected:
         """Let an engine count that could serve it, else count by our tokenizer if it is exact.

@@ -15,6 +15,7 @@ from coordinator.doors.envoy.door import Context, Door
 from coordinator.doors.envoy.exchange import Terms
 from coordinator.doors.envoy.following import Interest
 from coordinator.doors.holding import Holding
+from coordinator.doors.listing import Listing
 from coordinator.doors.query import Queries
 from coordinator.watch import WatchedService
 
@@ -32,13 +33,14 @@ class EnvoyDoor:
         queries: Queries,
         callers: Callers,
         holding: Holding,
+        listing: Listing,
     ) -> None:
         said = config.envoy
         terms = Terms(
             config.body_limit_bytes, Interest(said.answers), said.backend_header, said.conformance
         )
         wishes = Wishes(said.endpoints, said.tenant_header and said.tenant_header.lower())
-        self.books = Books(service, queries, holding, terms, wishes)
+        self.books = Books(service, queries, holding, listing, terms, wishes)
         self._anonymous = said.anonymous
         self._callers = callers
         self._door = Door(self._admit, terms, config.timeouts.receive_s, said.decide_s)
