@@ -20,6 +20,15 @@ def test_a_key_is_xxh3_64_of_sixteen_little_endian_tokens_seeded_by_its_parent()
     assert chain(SEED, pack(TOKENS[:32])) == [first, second]
 
 
+@pytest.mark.parametrize("tokens", [255, 256, 257, 271, 272, 511, 512, 513, 1000])
+def test_rows_of_units_get_the_keys_that_each_unit_gets_alone(tokens: int) -> None:
+    packed, key, alone = pack(range(7, 7 + tokens)), SEED, []
+    for end in range(64, len(packed) + 1, 64):
+        (key,) = chain(key, packed[end - 64 : end])
+        alone.append(key)
+    assert chain(SEED, packed) == alone
+
+
 def test_the_published_values_never_change() -> None:
     """Agents and coordinators of different releases must agree: these are the protocol."""
     assert chain(seed(b"secret"), pack(range(48))) == [

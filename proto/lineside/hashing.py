@@ -5,6 +5,7 @@ and the same prompt seen in a request get the same keys. xxh3 is fast, not a MAC
 misroutes one request, and isolation rests on salts, never on keys.
 """
 
+import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import cast
@@ -65,13 +66,21 @@ def mix(parent: BlockKey, media: Sequence[tuple[str, int]]) -> BlockKey:
 def chain(parent: BlockKey, packed: bytes) -> list[BlockKey]:
     """Return the key of each whole unit in `packed`, following `parent`; ignore the rest.
 
-    The hot loop of both processes: about 90 ns a unit as it stands, half as much again over a
-    memoryview or with a call per key.
+    The hot loop of both processes: about 50 ns a unit in rows that `struct` cuts up at once, and
+    twice that where a unit is sliced out by itself.
     """
     key: int = parent
-    ends = range(UNIT_BYTES, len(packed) + 1, UNIT_BYTES)
-    keys = [key := xxh3_64_intdigest(packed[end - UNIT_BYTES : end], key) for end in ends]
+    keys: list[int] = []
+    rows = len(packed) // _ROW.size * _ROW.size
+    if rows:
+        whole = _ROW.iter_unpack(memoryview(packed)[:rows])
+        keys = [key := xxh3_64_intdigest(unit, key) for row in whole for unit in row]
+    ends = range(rows + UNIT_BYTES, len(packed) + 1, UNIT_BYTES)
+    keys += [key := xxh3_64_intdigest(packed[end - UNIT_BYTES : end], key) for end in ends]
     return cast(list[BlockKey], keys)
+
+
+_ROW = struct.Struct(f"{UNIT_BYTES}s" * 16)
 
 
 def strided(keys: Sequence[BlockKey], stride: int, first_depth: int = 1) -> list[BlockKey]:
