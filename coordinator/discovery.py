@@ -1,4 +1,4 @@
-"""Servers from the configuration to engines: asks each one, again and again, what it is.
+"""Servers of the configuration and of pods to engines: asks each, again and again, what it is.
 
 `servers` reads the answers. The only writer of the cluster's engines and of who is away. A server
 that cannot be reached keeps its engines, marked with the reason, so that it can come back; one that
@@ -7,8 +7,8 @@ is merely slow stays in.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import aiohttp
@@ -48,8 +48,19 @@ BUSY = None
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The pod that a server runs in."""
+
+    uid: str
+    namespace: str
+    labels: tuple[tuple[str, str], ...]
+    unfit: str = ""
+    """Why no request is to go there, whatever the server says; empty: nothing is against it."""
+
+
 class Discovery:
-    """Watches every server of the configuration."""
+    """Watches every server of the configuration, and those that `follow` names."""
 
     def __init__(
         self,
@@ -81,6 +92,14 @@ class Discovery:
             spec: (unseen(spec, node),) for spec in specs
         }
         self._away: dict[EngineSpec, str] = dict.fromkeys(specs, NOT_ASKED)
+        """What looks and requests say."""
+        self._met: dict[EngineSpec, set[EngineId]] = {}
+        """Engines that `appeared` has heard of since they were away last."""
+        self._pods: dict[EngineSpec, Pod] = {}
+        """Of the servers that came by `follow`."""
+        self._named = {spec.url.rstrip("/") for spec in specs}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._watching: dict[EngineSpec, asyncio.Task[None]] = {}
         self._wake = {spec: asyncio.Event() for spec in specs}
         self._listeners: dict[str, Listener] = {}
         self._guessed: set[EngineSpec] = set()
@@ -95,8 +114,50 @@ class Discovery:
         """Watch until cancelled."""
         self.begin()
         async with asyncio.TaskGroup() as tasks:
-            for spec in self._engines:
-                tasks.create_task(self._watch(spec, tasks), name=f"discovery of {spec.url}")
+            self._tasks = tasks
+            self._watch_all(tasks)
+            await asyncio.Event().wait()  # servers may come at any time
+
+    def follow(self, pods: Mapping[EngineSpec, Pod]) -> None:
+        """Watch these servers and no others, beside those of the configuration.
+
+        What is known of a server is forgotten when it has another pod: an address can come back.
+        """
+        gone = [spec for spec, pod in self._pods.items() if _uid(pods.get(spec)) != pod.uid]
+        for spec in gone:
+            self._forget(spec)
+        if gone:
+            self._publish()
+        for spec, pod in pods.items():
+            if spec.url not in self._named:
+                self._put(spec, pod)
+        self._publish()
+        if self._tasks is not None:
+            self._watch_all(self._tasks)
+
+    def _put(self, spec: EngineSpec, pod: Pod) -> None:
+        if spec not in self._engines:
+            self._away[spec], self._wake[spec] = NOT_ASKED, asyncio.Event()
+            self._engines[spec] = (unseen(spec, self._node),)
+        was = self._reason(spec)
+        self._pods[spec] = pod
+        self._engines[spec] = tuple(_in_pod(each, pod) for each in self._engines[spec])
+        self._note(spec, was)
+        if was and not self._reason(spec):
+            self._wake[spec].set()
+
+    def _watch_all(self, tasks: asyncio.TaskGroup) -> None:
+        for spec in self._engines.keys() - self._watching.keys():
+            watch = self._watch(spec, tasks)
+            self._watching[spec] = tasks.create_task(watch, name=f"discovery of {spec.url}")
+
+    def _forget(self, spec: EngineSpec) -> None:
+        for known in (self._engines, self._away, self._met, self._pods, self._wake):
+            known.pop(spec, None)
+        self._guessed.discard(spec)
+        if (watch := self._watching.pop(spec, None)) is not None:
+            watch.cancel()
+        log.info("engine left", url=spec.url)
 
     def suspect(self, engine: EngineId) -> None:
         """Take an engine out that a request could not connect to, and ask it at once."""
@@ -121,8 +182,6 @@ class Discovery:
 
     async def _accept(self, spec: EngineSpec, seen: Found) -> list[Engine]:
         """Take over what a server said; return the engines that are new, or back."""
-        was_away = bool(self._away[spec])
-        before = {engine.id for engine in self._engines[spec] if engine.models and not was_away}
         if spec.kv is None and seen.sources is None:
             self._guessed.add(spec)
         else:
@@ -130,7 +189,11 @@ class Discovery:
         self._engines[spec] = await self._engines_of(spec, seen)
         self._publish()
         self._set_away(spec, "")
-        return [engine for engine in self._engines[spec] if engine.id not in before]
+        if self._reason(spec):
+            return []
+        met = self._met.get(spec, set())
+        self._met[spec] = {engine.id for engine in self._engines[spec]}
+        return [engine for engine in self._engines[spec] if engine.id not in met]
 
     async def _sleep(self, spec: EngineSpec) -> None:
         """Wait until the next look is due, or the server is suspected."""
@@ -141,12 +204,25 @@ class Discovery:
             pass
 
     def _set_away(self, spec: EngineSpec, reason: str) -> None:
-        if reason != self._away[spec]:
+        was = self._reason(spec)
+        self._away[spec] = reason
+        self._note(spec, was)
+
+    def _reason(self, spec: EngineSpec) -> str:
+        """Return why a server is not to be used; empty: it is, and so is one that is not known."""
+        pod = self._pods.get(spec)
+        return (pod.unfit if pod is not None else "") or self._away.get(spec, "")
+
+    def _note(self, spec: EngineSpec, was: str) -> None:
+        """Tell of a server's state, which was another one before or the same."""
+        reason = self._reason(spec)
+        if reason != was:
             if reason:
                 log.warning("engine away", url=spec.url, reason=reason)
             else:
                 log.info("engine reached", url=spec.url)
-        self._away[spec] = reason
+        if reason:
+            self._met.pop(spec, None)
         for engine in self._engines[spec]:
             self._cluster.observe_away(engine.id, reason)
 
@@ -159,13 +235,16 @@ class Discovery:
         self._changed([engine for engine in engines if engine.models])
         for spec, of_spec in self._engines.items():
             for engine in of_spec:
-                self._cluster.observe_away(engine.id, self._away[spec])
+                self._cluster.observe_away(engine.id, self._reason(spec))
 
     async def _engines_of(self, spec: EngineSpec, found: Found) -> tuple[Engine, ...]:
-        engines = engines_of(spec, found, self._node, self._stride)
-        return tuple(
-            [await self._with_direction(engine, spec in self._guessed) for engine in engines]
-        )
+        guessed = spec in self._guessed
+        engines = [
+            await self._with_direction(engine, guessed)
+            for engine in engines_of(spec, found, self._node, self._stride)
+        ]
+        pod = self._pods.get(spec)
+        return tuple(engines if pod is None else [_in_pod(each, pod) for each in engines])
 
     async def _with_direction(self, engine: Engine, guessed: bool) -> Engine:
         """Find out whether the engine's publisher binds its endpoint or connects to it."""
@@ -217,6 +296,14 @@ class Discovery:
 _KEY_WANTED = "it wants a key: name its `api_key_file`"
 _KEY_REFUSED = "it does not accept the key in `api_key_file`"
 _TIMEOUT = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S, sock_connect=2.0)
+
+
+def _uid(pod: Pod | None) -> str | None:
+    return None if pod is None else pod.uid
+
+
+def _in_pod(engine: Engine, pod: Pod) -> Engine:
+    return replace(engine, labels=pod.labels, namespace=pod.namespace)
 
 
 def _words(number: int | None) -> str:

@@ -50,6 +50,10 @@ class Engine:
     tokenizer: str | None = None
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs that serve it, where the configuration names them."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Of its pod, sorted."""
+    namespace: str | None = None
+    """Of its pod; `None`: the configuration names it."""
 
     def serves(self, model: str) -> ServedModel | None:
         """Return what the engine serves under this name."""

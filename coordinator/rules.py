@@ -236,7 +236,8 @@ def _price(target: Target, members: Members, resources: Resources) -> Price | No
 
 
 def _facts(engine: Engine) -> EngineFacts:
-    return EngineFacts(engine.id, engine.base_url, tuple(served.name for served in engine.models))
+    names = tuple(served.name for served in engine.models)
+    return EngineFacts(engine.id, engine.base_url, names, dict(engine.labels), engine.namespace)
 
 
 def _is_served(resource: InferenceProvider) -> bool:

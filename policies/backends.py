@@ -39,11 +39,29 @@ class EngineAddress(Strict, frozen=True, kw_only=True):
     url: Name
 
 
+Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
+
+
+class Ports(Strict, frozen=True, kw_only=True):
+    """Where each of the selected pods listens."""
+
+    http: Port = 8000
+    """Of its HTTP server."""
+    events: Port | None = None
+    """Of its KV events (ZMQ). `None`: what the server says, else 5557."""
+    replay: Port | None = None
+    """Of its replay socket. `None`: what the server says, else 5558."""
+
+
 class WorkerSetSpec(Strict, frozen=True, kw_only=True):
     """vLLM servers that are alike: pods by their labels, or a list of addresses."""
 
     selector: Labels | None = None
-    """Labels of pods. Has no effect outside Kubernetes."""
+    """Labels of pods in the resource's namespace. Has no effect outside Kubernetes."""
+    ports: Ports = field(default_factory=Ports)
+    tokenizer: Name | None = None
+    """Of the selected pods: a directory, or ORG/NAME at a model hub. `None`: what the server names
+    as its model."""
     engines: tuple[EngineAddress, ...] = ()
     labels: Labels = field(default_factory=dict)
     price: Price | None = None

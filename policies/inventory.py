@@ -30,6 +30,8 @@ class EngineFacts:
     url: str
     models: tuple[str, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
+    namespace: str | None = None
+    """Of its pod: only worker sets of this namespace select it. `None`: it is no pod's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ def _lists(worker_set: InferenceWorkerSet, engine: EngineFacts) -> bool:
     spec = worker_set.spec
     if any(each.url.rstrip("/") == engine.url.rstrip("/") for each in spec.engines):
         return True
+    if engine.namespace not in (None, worker_set.metadata.namespace):
+        return False
     wanted = spec.selector or {}
     return bool(wanted) and all(engine.labels.get(key) == value for key, value in wanted.items())
 

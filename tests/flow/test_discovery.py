@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -13,7 +13,7 @@ import zmq.asyncio
 from coordinator.cluster import Cluster
 from coordinator.config import EngineSpec
 from coordinator.credentials import Credentials
-from coordinator.discovery import Discovery
+from coordinator.discovery import NOT_ASKED, Discovery, Pod
 from coordinator.engines import Engine
 from coordinator.publisher import Listener, listener_at
 from lineside.ids import NodeId
@@ -187,3 +187,66 @@ async def test_the_usual_ports_are_taken_only_where_somebody_listens() -> None:
         (found,) = watched.engines()
         listener = await listener_at("tcp://127.0.0.1:5557")
         assert bool(found.events) == (listener is not Listener.NOBODY)
+
+
+def pod(uid: str = "u1", unfit: str = "", **labels: str) -> Pod:
+    return Pod(uid, "inference", tuple(sorted(labels.items())), unfit)
+
+
+async def test_servers_of_pods_come_are_held_back_and_leave() -> None:
+    async with (
+        fake_engines(FakeEngine(), FakeEngine()) as (named, other),
+        watched_by(named) as watched,
+    ):
+        spec = EngineSpec(url=other.url, node="n2")
+        watched.discovery.follow({spec: pod(app="vllm")})
+        await until(lambda: watched.away() == ["", ""])
+        found = watched.engines()[1]
+        assert (found.node, found.namespace, found.labels) == (
+            "n2",
+            "inference",
+            (("app", "vllm"),),
+        )
+        appeared = watched.appeared.count(found.id)
+        watched.discovery.follow({spec: pod(unfit="its pod is not ready", app="vllm")})
+        assert watched.away() == ["", "its pod is not ready"]
+        await asyncio.sleep(0.15)  # looks go on, and change nothing of it
+        assert watched.away() == ["", "its pod is not ready"]
+        watched.discovery.follow({spec: pod(app="vllm", tier="gold")})
+        assert watched.away() == ["", ""]
+        assert watched.engines()[1].labels == (("app", "vllm"), ("tier", "gold"))
+        await until(lambda: watched.appeared.count(found.id) == appeared + 1)
+        watched.discovery.follow({})
+        assert [engine.endpoint for engine in watched.engines()] == [found_at(named)]
+        await asyncio.sleep(0.1)
+        assert len(watched.engines()) == 1
+
+
+async def test_another_pod_at_the_same_address_is_another_engine() -> None:
+    async with fake_engines(FakeEngine()) as (engine,), watching() as watched:
+        spec = EngineSpec(url=engine.url)
+        watched.discovery.follow({spec: pod("u1")})
+        await until(lambda: watched.away() == [""])
+        id = watched.engines()[0].id
+        watched.cluster.link(id, True)
+        watched.discovery.follow({spec: pod("u2")})
+        assert watched.away() == [NOT_ASKED]
+        assert not watched.cluster.snapshot(0.0).engines[0].linked
+        await until(lambda: watched.away() == [""])
+        assert watched.appeared == [id, id]
+
+
+async def test_a_server_of_the_configuration_is_no_pods() -> None:
+    async with fake_engines(FakeEngine()) as (engine,), watched_by(engine) as watched:
+        watched.discovery.follow({EngineSpec(url=engine.url, node="n2"): pod()})
+        assert [each.node for each in watched.engines()] == ["n"]
+        watched.discovery.follow({})
+        assert len(watched.engines()) == 1
+
+
+def found_at(engine: FakeEngine) -> str:
+    return engine.url.removeprefix("http://")
+
+
+def watched_by(engine: FakeEngine) -> AbstractAsyncContextManager[Watched]:
+    return watching(EngineSpec(url=engine.url))
