@@ -81,7 +81,7 @@ async def _listening(parts: Parts, stack: AsyncExitStack) -> dict[str, str]:
     parts.gateways.add_to(app)
     bound = {
         "http": await stack.enter_async_context(
-            serving(app, config.http, config.timeouts.receive_s)
+            serving(app, config.http, config.timeouts.receive_s, parts.door.malformed.answer)
         ),
         "grpc": await stack.enter_async_context(ingest.serving(parts.agents, config.grpc)),
         "admin": await stack.enter_async_context(

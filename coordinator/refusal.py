@@ -77,6 +77,14 @@ class Overloaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Malformed:
+    """What came is no HTTP: it could not be read, and the connection is at its end."""
+
+    message: str
+    status: int = 400
+
+
+@dataclass(frozen=True, slots=True)
 class BodyTooLarge:
     """Refused before parsing."""
 
@@ -179,6 +187,7 @@ Refusal: TypeAlias = (
     | NothingInSubset
     | ProvidersPause
     | Overloaded
+    | Malformed
     | BodyTooLarge
     | OverLimit
     | UpstreamUnreachable
@@ -210,6 +219,7 @@ REASONS = (
     "nothing_in_subset",
     "providers_pause",
     "overloaded",
+    "malformed",
     "body_too_large",
     "over_limit",
     "upstream_unreachable",
@@ -238,6 +248,9 @@ def to_reply(refusal: Refusal) -> Reply:
     match refusal:
         case BadRequest(message, param):
             return Reply(400, "bad_request", "BadRequestError", message, param)
+        case Malformed(message, status):
+            close = {"connection": "close"}
+            return Reply(status, "malformed", "BadRequestError", message, None, close)
         case UnknownModel(model, served):
             names = ", ".join(f"`{name}`" for name in served[:20]) or "none yet"
             text = f"the model `{model[:200]}` does not exist; served models: {names}"

@@ -30,15 +30,26 @@ class Call:
 
     def refusal(self, refusal: Refusal, record_id: str | None = None) -> web.Response:
         """Return the answer of a call that gets no other."""
-        return self.reply(to_reply(refusal), record_id)
+        return answered(refusal, self.api, self.id, record_id)
 
     def reply(self, reply: Reply, record_id: str | None = None) -> web.Response:
         """Return a refusal in the shape of the call's API."""
-        headers = {**reply.headers, **self.headers}
-        if record_id is not None:
-            headers["x-lineside-decision"] = record_id
-        body = error_shapes.body(reply, self.api, self.id)
-        response = web.Response(status=reply.status, body=body, content_type=JSON, headers=headers)
-        if "connection" in headers:
-            response.force_close()
-        return response
+        return _replied(reply, self.api, self.id, record_id)
+
+
+def answered(
+    refusal: Refusal, api: Api | None, request_id: str, record_id: str | None = None
+) -> web.Response:
+    """Return the answer of a request that gets no other."""
+    return _replied(to_reply(refusal), api, request_id, record_id)
+
+
+def _replied(reply: Reply, api: Api | None, request_id: str, record_id: str | None) -> web.Response:
+    headers = {**reply.headers, **error_shapes.headers(api, request_id)}
+    if record_id is not None:
+        headers["x-lineside-decision"] = record_id
+    body = error_shapes.body(reply, api, request_id)
+    response = web.Response(status=reply.status, body=body, content_type=JSON, headers=headers)
+    if "connection" in headers:
+        response.force_close()
+    return response

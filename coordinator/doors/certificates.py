@@ -1,82 +1,27 @@
-"""The certificate of the gateways' listener: from files that may change, or signed by itself.
+"""The certificate of a gateways' listener that has none: signed by itself, and kept or not.
 
-A file that changed and cannot be used leaves what was read last in force. Nothing here listens.
+Certificates in files are `lineside.certificates`'. Nothing here listens.
 """
 
 import os
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from lineside import logs
-
-log = logs.get("coordinator.doors.certificates")
+from lineside.certificates import Files, Material, Unusable, described
 
 VALID = timedelta(days=825)
 """Of a certificate that is signed here: as long as most clients accept."""
 
 RENEW = timedelta(days=30)
 """A kept one that ends sooner is replaced at the next start."""
-
-FILE_BYTES = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Material:
-    """What a listener proves itself by, in PEM."""
-
-    key: bytes = field(repr=False)
-    chain: bytes
-    client_cas: bytes | None = None
-    """Who must have signed callers' certificates; `None`: they need none."""
-
-
-class Unusable(OSError):
-    """There is no certificate to start with. Says which setting and why."""
-
-
-class Files:
-    """Certificate, key, and authorities of clients, read again when a file changes."""
-
-    def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
-        """Read them. Raises `Unusable`."""
-        self._files = (("cert_file", cert), ("key_file", key), ("client_ca_file", client_ca))
-        self._seen = self._marks()
-        self.material = self._read()
-
-    def look(self) -> Material | None:
-        """Return what is in the files if that is new and can be used. May be asked on any thread.
-
-        A pair is written one file after the other: until both fit, nothing changes.
-        """
-        if (marks := self._marks()) == self._seen:
-            return None
-        self._seen = marks
-        try:
-            self.material = self._read()
-        except Unusable as error:
-            log.warning("certificate not changed", reason=str(error))
-            return None
-        log.info("certificate changed", ends=_end(self.material).isoformat())
-        return self.material
-
-    def _marks(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(_mark(path) for _, path in self._files)
-
-    def _read(self) -> Material:
-        chain, key, cas = (_read(path, name) for name, path in self._files)
-        assert chain is not None and key is not None
-        _check(chain, key, cas)
-        return Material(key, chain, cas)
 
 
 def self_signed(names: Iterable[str], now: datetime | None = None) -> Material:
@@ -107,7 +52,7 @@ def kept(folder: Path, names: Iterable[str]) -> Material:
     cert, key = folder / "tls.crt", folder / "tls.key"
     try:
         found = Files(cert, key, None).material
-        if _end(found) - datetime.now(UTC) > RENEW:
+        if described(found.chain)[0].ends - datetime.now(UTC) > RENEW:
             return found
     except Unusable:
         pass  # a new one takes its place
@@ -134,51 +79,6 @@ def _general(name: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(name))
     except ValueError:
         return x509.DNSName(name.encode("idna").decode() if not name.isascii() else name)
-
-
-def _mark(path: Path | None) -> tuple[int, int, int] | None:
-    try:
-        stat = path.stat() if path else None
-    except OSError:
-        return None
-    return (stat.st_mtime_ns, stat.st_size, stat.st_ino) if stat else None
-
-
-def _read(path: Path | None, setting: str) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES + 1)
-    except OSError as error:
-        why = (error.strerror or "no reason given").lower()
-        raise Unusable(f"`{setting}` cannot be read: {why}") from None
-    if len(raw) > FILE_BYTES:
-        raise Unusable(f"`{setting}` is too long for PEM")
-    return raw
-
-
-def _check(chain: bytes, key: bytes, cas: bytes | None) -> None:
-    """Raise `Unusable` unless key and certificate belong together, and the authorities are some."""
-    try:
-        first = x509.load_pem_x509_certificates(chain)[0]
-    except ValueError:
-        raise Unusable("`cert_file` holds no certificate in PEM") from None
-    try:
-        loaded = serialization.load_pem_private_key(key, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise Unusable("`key_file` holds no private key in PEM without a password") from None
-    if loaded.public_key() != first.public_key():
-        raise Unusable("`key_file` is not the key of the certificate in `cert_file`")
-    if cas is not None:
-        try:
-            x509.load_pem_x509_certificates(cas)
-        except (ValueError, InvalidSignature):
-            raise Unusable("`client_ca_file` holds no certificate in PEM") from None
-
-
-def _end(material: Material) -> datetime:
-    return x509.load_pem_x509_certificate(material.chain).not_valid_after_utc
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:

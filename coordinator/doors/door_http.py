@@ -26,6 +26,7 @@ from coordinator.doors.door_models import ModelsDoor
 from coordinator.doors.door_responses import ResponsesDoor
 from coordinator.doors.holding import Holding
 from coordinator.doors.listing import Listing
+from coordinator.doors.malformed import BROKEN_BODY, MalformedDoor
 from coordinator.doors.parsing import joined, parsed, request_id_of
 from coordinator.doors.relay import Limit, NotBegun, Relay
 from coordinator.limits import NOBODY
@@ -78,6 +79,8 @@ class Door:
         self._body_limit = body_limit_bytes
         self._cross_origin = cross_origin
         self._holding = holding
+        self.malformed = MalformedDoor(service)
+        """Answers what never gets to a handler."""
         self._models = ModelsDoor(listing)
         self._counts = CountsDoor(service, asides)
         self._responses = ResponsesDoor(service, asides, holding, timeouts)
@@ -191,7 +194,7 @@ class Door:
                 return
             await clock.sleep(FIRST_LOOK_POLL_S)
 
-    async def _body(self, request: web.Request) -> bytes | BodyTooLarge | BodyTimeout | BadRequest:
+    async def _body(self, request: web.Request) -> bytes | Refusal:
         if (request.content_length or 0) > self._body_limit:
             return BodyTooLarge(self._body_limit)
         try:
@@ -202,7 +205,7 @@ class Door:
         except web.HTTPRequestEntityTooLarge:
             return BodyTooLarge(self._body_limit)
         except web.RequestPayloadError:
-            return BadRequest("the body does not match its `content-encoding`", None)
+            return BROKEN_BODY
         if "content-type" in request.headers and request.content_type != JSON:
             return BadRequest(f"send JSON, and say so: `content-type: {JSON}`", None)
         return body

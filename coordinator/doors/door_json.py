@@ -18,6 +18,7 @@ from coordinator.doors.callers import (
     is_local,
     tenant_of,
 )
+from coordinator.doors.malformed import BROKEN_BODY
 from coordinator.doors.offers import Offer
 from coordinator.doors.query import Asked, Queries, Query, Refused
 from coordinator.doors.reports import Event, Report
@@ -84,6 +85,8 @@ class JsonDoor:
                 return await answer(caller, await request.read())
             except web.HTTPRequestEntityTooLarge:
                 return _error(413, "the query is larger than `body_limit_bytes`")
+            except web.RequestPayloadError:
+                return _error(400, BROKEN_BODY.message)
             except msgspec.MsgspecError as error:
                 return _error(400, f"{HOW}: {error}")
 

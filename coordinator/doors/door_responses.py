@@ -10,6 +10,7 @@ from coordinator.dispatch import forwarded
 from coordinator.doors.asides import Asides, whole
 from coordinator.doors.calls import Call
 from coordinator.doors.holding import Holding
+from coordinator.doors.malformed import BROKEN_BODY
 from coordinator.doors.relay import Limit, ends_here
 from coordinator.doors.stored import Holder
 from coordinator.engines import Engine
@@ -54,6 +55,8 @@ class ResponsesDoor:
                 return await self._passed(call, engine, holder, limit, sending)
         except TimeoutError:
             refusal = limit.refusal() if limit is not None else refusal
+        except web.RequestPayloadError:
+            refusal = BROKEN_BODY
         except aiohttp.ClientError:
             pass
         if not sending.prepared:

@@ -13,10 +13,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from coordinator.config import Gateways
-from coordinator.doors.certificates import Files, Material, kept, own_names, self_signed
+from coordinator.doors.certificates import kept, own_names, self_signed
 from coordinator.doors.door_grpc import SERVICE, RouterServicer
 from coordinator.doors.listeners import CLOSE_S
+from coordinator.trust.server_tls import following
 from lineside import logs
+from lineside.certificates import Files, Material
 from lineside.schema import bound, split_address
 from lineside.v1 import router_pb2_grpc as rpc
 
@@ -135,21 +137,7 @@ def _credentials(config: Gateways, host: str) -> grpc.ServerCredentials:
         log.info("serving with a self-signed certificate", kept=folder)
         if config.client_ca_file is not None:
             made = Material(made.key, made.chain, Path(config.client_ca_file).read_bytes())
-        return grpc.ssl_server_credentials([(made.key, made.chain)], made.client_cas, wants_client)
+        return grpc.ssl_server_credentials([(made.key, made.chain)], made.authorities, wants_client)
     client_ca = Path(config.client_ca_file) if config.client_ca_file else None
     files = Files(Path(config.cert_file), Path(config.key_file), client_ca)
-
-    def look() -> grpc.ServerCertificateConfiguration | None:
-        changed = files.look()
-        return None if changed is None else _configured(changed)
-
-    return grpc.dynamic_ssl_server_credentials(
-        _configured(files.material),
-        look,  # type: ignore[arg-type]  # `None` is documented: nothing has changed
-        wants_client,
-    )
-
-
-def _configured(material: Material) -> grpc.ServerCertificateConfiguration:
-    pairs = [(material.key, material.chain)]
-    return grpc.ssl_server_certificate_configuration(pairs, material.client_cas)
+    return following(files)

@@ -11,9 +11,12 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 from aiohttp import web
 
+from coordinator.doors.malformed import Answer, Connection
 from lineside.process import cannot_listen
 from lineside.schema import split_address
 
@@ -25,30 +28,39 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def serving(
-    app: web.Application, address: str, keep_alive_s: float = 75.0
+    app: web.Application,
+    address: str,
+    keep_alive_s: float = 75.0,
+    malformed: Answer | None = None,
 ) -> AsyncIterator[str]:
     """Serve an application; give its address. On the way out cancel what still runs.
 
-    `keep_alive_s` bounds the wait for a request's head, the first one's or another's.
+    `keep_alive_s` bounds the wait for a request's head, the first one's or another's. `malformed`
+    answers what is no HTTP; without it aiohttp does, in plain text.
     """
-    runner = web.AppRunner(
-        app,
-        handler_cancellation=True,
-        access_log=None,
-        logger=_http_logger(),
-        shutdown_timeout=CLOSE_S,
-        keepalive_timeout=keep_alive_s,
-    )
+    settings: dict[str, Any] = {
+        "access_log": None,
+        "logger": _http_logger(),
+        "keepalive_timeout": keep_alive_s,
+    }
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=CLOSE_S, **settings)
     await runner.setup()
-    host, port = split_address(address)
+    loop, (host, port) = asyncio.get_running_loop(), split_address(address)
+    assert runner.server is not None  # it was set up
+    connected: Callable[[], asyncio.Protocol] = runner.server
+    if malformed is not None:
+        connected = partial(Connection, malformed, runner.server, loop=loop, **settings)
+    listening = None
     try:
         try:
-            await web.TCPSite(runner, host or None, port).start()
+            listening = await loop.create_server(connected, host or None, port, backlog=128)
         except OSError as error:
             raise cannot_listen(address, error) from error
-        bound: int = runner.addresses[0][1]
+        bound: int = listening.sockets[0].getsockname()[1]
         yield f"{address.rpartition(':')[0]}:{bound}"
     finally:
+        if listening is not None:
+            listening.close()
         await runner.cleanup()
 
 
