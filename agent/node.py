@@ -19,6 +19,7 @@ from agent.assignment import Assigned, AssignedEngine, Scheme
 from agent.checkpoint import Checkpoints, Key, Saved
 from agent.digest_log import DigestLog
 from agent.engine import Counters, Subscribe, Worker
+from agent.peers import Peers
 from agent.scrape import Failure, ScrapeFailed
 from agent.signals import Observed
 from lineside import logs
@@ -97,6 +98,7 @@ class Node:
         self._gpus: Observed[NodeGpus] | None = None
         self._dirty = asyncio.Event()
         self._changed: set[asyncio.Event] = set()
+        self.peers = Peers(self._announce)
         tasks.create_task(self._flush(), name="flush")
         if checkpoints is not None:
             tasks.create_task(self._save_often(checkpoints), name="checkpoints")

@@ -6,38 +6,28 @@ newer values later, and one snapshot instead of deltas that ran away. It reconne
 
 import asyncio
 import random
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import grpc
 
 from agent import wire
-from agent.assignment import Assigned, Scheme
-from agent.digest_log import Cursor, DigestLog
-from agent.signals import Observed
+from agent.assignment import Scheme
+from agent.stream import REASON_CHARS, Hub, Stream
 from lineside import hashing, logs
 from lineside.clock import Clock
-from lineside.digest import MAX_KEYS, PROTOCOL_MAX, PROTOCOL_MIN, SnapshotChunk
+from lineside.digest import PROTOCOL_MAX, PROTOCOL_MIN
 from lineside.ids import EngineId, Generation, NodeId
-from lineside.signals import Events, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
 from lineside.v1 import agents_pb2_grpc as rpc
 
 HELLO_S = 10.0
 """For the coordinator's first message; connecting is part of it."""
 
-HEARTBEAT_S = 0.5
-"""Between two reports on an engine whose state does not change."""
-
 BACKOFF_S = 0.2
 BACKOFF_MAX_S = 2.0
 """A coordinator that is back has every agent again within this, however long it was gone."""
 STEADY_S = 10.0
 """A stream that lasted this long starts the waiting anew when it ends."""
-
-REASON_CHARS = 200
-"""Of a coordinator's words in our logs."""
 
 OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),  # a peer that vanished is noticed within 15 s
@@ -53,56 +43,6 @@ REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION
 log = logs.get("agent.report")
 
 Call: TypeAlias = "grpc.aio.StreamStreamCall[pb.AgentMessage, pb.CoordinatorMessage]"
-
-
-FOREIGN = "the agent makes keys by another coordinator's secret: let both share one store"
-"""What a coordinator hears that asks for keys which nobody can make beside those of another."""
-
-
-class Hub(Protocol):
-    """What the agent knows. Latest values only; `subscribe` is asked once per reporter."""
-
-    def adopt(self, scheme: Scheme, assigned: Assigned) -> None:
-        """Read what a connected coordinator assigns."""
-        ...
-
-    def scheme(self) -> Scheme | None:
-        """Return how keys are made now: as the coordinator says whose word counts."""
-        ...
-
-    def release(self, coordinator: str) -> None:
-        """Note that a coordinator's stream ended."""
-        ...
-
-    def vouched(self, engine: EngineId, generation: Generation) -> None:
-        """Note that what is said of an engine has proved right."""
-        ...
-
-    def doubted(
-        self, engine: EngineId, generation: Generation, reason: str, *, overstated: bool
-    ) -> None:
-        """Note that what is said of an engine has proved wrong, and how."""
-        ...
-
-    def log(self, engine: EngineId) -> DigestLog | None:
-        """Return an engine's digest log; `None`: it is not read (yet)."""
-        ...
-
-    def statuses(self) -> Mapping[EngineId, Observed[Status]]:
-        """Return the status of each engine."""
-        ...
-
-    def loads(self) -> Mapping[EngineId, Observed[Load]]:
-        """Return the last load of each engine that has one."""
-        ...
-
-    def gpus(self) -> Observed[NodeGpus] | None:
-        """Return the node's GPUs, once read."""
-        ...
-
-    def subscribe(self) -> asyncio.Event:
-        """Return an event that is set after each flush and each new value; the caller clears it."""
-        ...
 
 
 class _Unfit(Exception):
@@ -178,18 +118,19 @@ class Reporter:
         scheme = _fitting(hello)
         self.connected = True
         self._note("connected", hello.coordinator)
-        stream = _Stream(self._hub, hello.coordinator, scheme, self.acked)
+        stream = Stream(self._hub, hello.coordinator, scheme, self.acked)
         try:
             async with asyncio.TaskGroup() as tasks:
                 sending = tasks.create_task(self._send(call, stream, changed))
                 while isinstance(message := await call.read(), pb.CoordinatorMessage):
-                    stream.hear(message)
+                    stream.hear(message, self._clock.monotonic())
                     changed.set()
                 sending.cancel()
         finally:
+            self._hub.peers.leave(hello.coordinator)
             self._hub.release(hello.coordinator)
 
-    async def _send(self, call: Call, stream: "_Stream", changed: asyncio.Event) -> None:
+    async def _send(self, call: Call, stream: Stream, changed: asyncio.Event) -> None:
         """Send whatever is due at every change, and heartbeats in between."""
         while True:
             changed.clear()
@@ -197,7 +138,7 @@ class Reporter:
                 for message in due:
                     await call.write(message)  # waits while the coordinator does not read
             try:
-                async with asyncio.timeout(HEARTBEAT_S):
+                async with asyncio.timeout(stream.rest_s(self._clock.monotonic())):
                     await changed.wait()
             except TimeoutError:
                 pass
@@ -250,119 +191,3 @@ def _fitting(hello: pb.CoordinatorHello) -> Scheme:
             f" agent by `{hashing.HASH}` over {hashing.UNIT}: upgrade the older of the two"
         )
     return scheme
-
-
-class _Stream:
-    """What one stream has sent and has to send. No I/O."""
-
-    def __init__(
-        self,
-        hub: Hub,
-        coordinator: str,
-        scheme: Scheme,
-        acked: dict[EngineId, tuple[Generation, int]],
-    ) -> None:
-        self._hub = hub
-        self._coordinator = coordinator
-        self._scheme = scheme
-        self._acked = acked
-        self._positions: dict[EngineId, tuple[Generation, int]] = {}
-        self._cursors: dict[EngineId, Cursor] = {}
-        self._updates = wire.Updates()
-        self._states: dict[EngineId, tuple[Events, str, int, bool]] = {}
-        self._beat_at = float("-inf")
-        self._load_seen_at: dict[EngineId, float] = {}
-        self._gpus_seen_at: float | None = None
-
-    def hear(self, message: pb.CoordinatorMessage) -> None:
-        """Take in one message; what only a newer coordinator says is ignored."""
-        match message.WhichOneof("body"):
-            case "assignment":
-                assigned = wire.assigned(self._coordinator, message.assignment)
-                self._keep({engine.id for engine in assigned.engines})
-                self._hub.adopt(self._scheme, assigned)
-            case "resume":
-                engine = EngineId(message.resume.engine)
-                generation = Generation(message.resume.generation)
-                self._positions[engine] = generation, message.resume.digest_seq
-                self._cursors.pop(engine, None)
-            case "resync":
-                if cursor := self._cursors.get(EngineId(message.resync.engine)):
-                    cursor.resync()
-            case "acks":
-                for ack in message.acks.acks:
-                    self._acked[EngineId(ack.engine)] = Generation(ack.generation), ack.digest_seq
-            case "vouch":
-                vouch = message.vouch
-                self._hub.vouched(EngineId(vouch.engine), Generation(vouch.generation))
-            case "doubt":
-                doubt = message.doubt
-                self._hub.doubted(
-                    EngineId(doubt.engine),
-                    Generation(doubt.generation),
-                    doubt.reason[:REASON_CHARS],
-                    overstated=doubt.overstated,
-                )
-
-    def _keep(self, engines: set[EngineId]) -> None:
-        """Forget engines that are no longer assigned."""
-        for engine in self._positions.keys() - engines:
-            self._updates.forget(engine)
-        for memory in (
-            self._acked,
-            self._positions,
-            self._cursors,
-            self._states,
-            self._load_seen_at,
-        ):
-            for engine in [engine for engine in memory if engine not in engines]:
-                del memory[engine]
-
-    def due(self, now: float) -> list[pb.AgentMessage]:
-        """Return what is due: about one message's worth of each digest, and all signals.
-
-        In this order: what is said of a digest holds for the digest that is there by then.
-        """
-        for engine, (generation, digest_seq) in self._positions.items():
-            digest_log = self._hub.log(engine)
-            if digest_log is None:
-                continue
-            cursor = self._cursors.get(engine)
-            if cursor is None or cursor.log is not digest_log:
-                cursor = self._cursors[engine] = digest_log.resume(generation, digest_seq)
-            self._add_digest(cursor)
-        self._add_signals(now)
-        return self._updates.take()
-
-    def _add_digest(self, cursor: Cursor) -> None:
-        keys = 0
-        while keys < MAX_KEYS and (part := cursor.next()):
-            if isinstance(part, SnapshotChunk):
-                self._updates.snapshot(part)
-                return
-            keys += len(part.added) + len(part.removed)
-            self._updates.delta(part)
-
-    def _add_signals(self, now: float) -> None:
-        is_beat = now - self._beat_at >= HEARTBEAT_S
-        if is_beat:
-            self._beat_at = now
-        is_foreign = self._hub.scheme() not in (None, self._scheme)
-        for engine, status in self._hub.statuses().items():
-            if is_foreign:
-                status = replace(
-                    status, value=replace(status.value, events=Events.UNUSABLE, reason=FOREIGN)
-                )
-            value = status.value
-            state = (value.events, value.reason, value.block_size, value.announce)
-            if is_beat or state != self._states.get(engine):
-                self._states[engine] = state
-                self._updates.status(engine, status, now)
-        for engine, load in self._hub.loads().items():
-            if load.at != self._load_seen_at.get(engine):
-                self._load_seen_at[engine] = load.at
-                self._updates.load(engine, load, now)
-        gpus = self._hub.gpus()
-        if gpus is not None and gpus.at != self._gpus_seen_at:
-            self._gpus_seen_at = gpus.at
-            self._updates.gpus(gpus, now)

@@ -4,7 +4,10 @@ Ages travel beside times, so that the clocks of two machines are never compared.
 measured is absent, never zero.
 """
 
+from collections.abc import Mapping
+
 from agent.assignment import Assigned, AssignedEngine, Scheme
+from agent.peers import Word
 from agent.signals import Observed
 from lineside.digest import (
     MAX_DELTAS,
@@ -18,7 +21,7 @@ from lineside.digest import (
     encode_snapshot,
 )
 from lineside.ids import EngineId, NodeId
-from lineside.signals import Events, Load, NodeGpus, Status
+from lineside.signals import Events, InFlight, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
 
 _EVENTS = {
@@ -68,6 +71,11 @@ class Updates:
         """Add the node's GPUs."""
         self._update.gpu.CopyFrom(_gpus(seen, now))
 
+    def peers(self, words: Mapping[str, Word], now: float) -> None:
+        """Add what other coordinators have in flight."""
+        said = [_word(name, word, now) for name, word in words.items()]
+        self._update.peers.CopyFrom(pb.Peers(coordinators=said))
+
     def delta(self, delta: Delta) -> None:
         """Add the next delta of an engine."""
         keys = len(delta.added) + len(delta.removed)
@@ -92,7 +100,7 @@ class Updates:
         self._packer.forget(engine)
 
     def _close(self) -> None:
-        if self._update.ByteSize():
+        if self._update.ByteSize():  # an empty word on peers counts as well
             self._full.append(pb.AgentMessage(update=self._update))
         self._update, self._keys = pb.Update(), 0
 
@@ -161,6 +169,21 @@ def _gpus(seen: Observed[NodeGpus], now: float) -> pb.NodeGpu:
     )
 
 
+def _word(coordinator: str, word: Word, now: float) -> pb.InFlight:
+    engines = [
+        pb.EngineInFlight(
+            engine=engine,
+            outstanding=has.outstanding,
+            queued_uncached_tokens=has.queued_tokens,
+            queued=has.queued,
+            wait_ms=_ms(has.wait_s),
+        )
+        for engine, has in word.engines.items()
+    ]
+    age_ms = None if word.at is None else _ms(now - word.at)
+    return pb.InFlight(coordinator=coordinator, engines=engines, age_ms=age_ms)
+
+
 def _ms(seconds: float) -> int:
     return max(0, round(seconds * 1000))
 
@@ -187,3 +210,13 @@ def assigned(coordinator: str, wire: pb.Assignment) -> Assigned:
         for engine in wire.engines
     )
     return Assigned(coordinator, wire.revision, engines)
+
+
+def in_flight(wire: pb.InFlight) -> dict[EngineId, InFlight]:
+    """Return what a coordinator has in flight here."""
+    return {
+        EngineId(said.engine): InFlight(
+            said.outstanding, said.queued, said.queued_uncached_tokens, said.wait_ms / 1000
+        )
+        for said in wire.engines[:MAX_REPORTS]
+    }

@@ -25,8 +25,10 @@ from agent.signals import Observed
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster, Engine, ServedModel
 from coordinator.feed import Reason, Stream
+from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer, serving
 from coordinator.state.numbering import Numbering
+from coordinator.state.peers import Peers
 from coordinator.state.stores.sqlite import SqliteStore
 from lineside.clock import SystemClock
 from lineside.digest import Delta, SnapshotChunk
@@ -224,7 +226,10 @@ async def measure(window_s: float) -> dict[str, float]:
     """Run the coordinator's write path while the agents play."""
     cluster, caches = Cluster(), TimedCaches()
     numbering = Numbering(SqliteStore(":memory:"), cluster)
-    servicer = AgentsServicer(cluster, caches, b"secret", SystemClock(), "c1", None, numbering)
+    alone = InFlight(), Peers()
+    servicer = AgentsServicer(
+        cluster, caches, b"secret", SystemClock(), "c1", None, numbering, *alone
+    )
     known = engines()
     cluster.assign(known)
     caches.assign({engine.id: engine.group for engine in known})

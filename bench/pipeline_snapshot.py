@@ -23,8 +23,10 @@ from agent.report import Reporter
 from agent.signals import Observed
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster
+from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer, serving
 from coordinator.state.numbering import Numbering
+from coordinator.state.peers import Peers
 from coordinator.state.stores.sqlite import SqliteStore
 from lineside.clock import SystemClock
 from lineside.ids import BlockKey, EngineId, Generation, Medium
@@ -88,7 +90,10 @@ async def measure() -> dict[str, float]:
     """Run the coordinator's write path; return how the snapshot came."""
     cluster, caches, lag = Cluster(), Caches(), Lag()
     numbering = Numbering(SqliteStore(":memory:"), cluster)
-    servicer = AgentsServicer(cluster, caches, b"secret", SystemClock(), "c1", None, numbering)
+    alone = InFlight(), Peers()
+    servicer = AgentsServicer(
+        cluster, caches, b"secret", SystemClock(), "c1", None, numbering, *alone
+    )
     engine = engines()[0]
     cluster.assign([engine])
     caches.assign({engine.id: engine.group})

@@ -49,6 +49,7 @@ from coordinator.rules import Resources, Rules
 from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Membership
 from coordinator.state.numbering import Numbering
+from coordinator.state.peers import Peers
 from coordinator.state.pulse import Pulse
 from coordinator.state.shared import State
 from coordinator.state.store import Store, StoreUnavailable, cluster_secret
@@ -116,6 +117,7 @@ class _Core:
     learned: Learned
     breakers: Breakers
     service: WatchedService
+    peers: Peers
 
 
 async def build(config: Config, stack: AsyncExitStack) -> Parts:
@@ -210,9 +212,12 @@ def _core(
     tokens = Tokens(SystemClock(), probes, hub=hub)
     stack.callback(tokens.close)
     breakers, rules = Breakers(cluster, config.stalled_s), Rules(cluster)
-    learned = Learned(config.prefill_tokens_per_s, config.step_s)
-    service = _service(config, breakers, rules, caches, tokens, learned, secret, registry, keys)
-    return _Core(cluster, caches, rules, tokens, learned, breakers, service)
+    learned, peers = Learned(config.prefill_tokens_per_s, config.step_s), Peers()
+    inflight = InFlight(peers.sums)
+    service = _service(
+        config, breakers, rules, caches, tokens, learned, inflight, secret, registry, keys
+    )
+    return _Core(cluster, caches, rules, tokens, learned, breakers, service, peers)
 
 
 def _service(
@@ -222,6 +227,7 @@ def _service(
     caches: Caches,
     tokens: Tokens,
     learned: Learned,
+    inflight: InFlight,
     secret: bytes,
     registry: CollectorRegistry,
     keys: ProviderKeys,
@@ -231,7 +237,7 @@ def _service(
         rules=rules,
         overlaps=caches,
         tokens=tokens,
-        inflight=InFlight(),
+        inflight=inflight,
         overlay=Overlay(),
         recent=RecentWork(),
         predictor=learned,
@@ -273,7 +279,15 @@ def _discovery(
 
 def _agents(config: Config, core: _Core, secret: bytes, numbering: Numbering) -> AgentsServicer:
     return AgentsServicer(
-        core.cluster, core.caches, secret, SystemClock(), config.name, config.agent_token, numbering
+        core.cluster,
+        core.caches,
+        secret,
+        SystemClock(),
+        config.name,
+        config.agent_token,
+        numbering,
+        core.service.inflight,
+        core.peers,
     )
 
 

@@ -23,6 +23,10 @@ class PeerSum(NamedTuple):
 
     outstanding: int
     queued_tokens: int
+    queued: int = 0
+    """Requests without a first token."""
+    wait_s: float = 0.0
+    """Until their prefills are computed, as those who sent them predict."""
 
 
 NO_PEERS: Mapping[EngineId, PeerSum] = MappingProxyType({})

@@ -18,9 +18,11 @@ from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.engines import Doubt
 from coordinator.feed import Stream
+from coordinator.inflight import InFlight
 from coordinator.session import Session
 from coordinator.sessions import Sessions
 from coordinator.state.numbering import Numbering
+from coordinator.state.peers import Peers
 from lineside import logs
 from lineside.clock import Clock
 from lineside.digest import PROTOCOL_MAX, PROTOCOL_MIN, MalformedDigest
@@ -79,12 +81,15 @@ class AgentsServicer(rpc.AgentsServicer):
         coordinator: str,
         token: str | None,
         numbering: Numbering,
+        inflight: InFlight,
+        peers: Peers,
     ) -> None:
-        self.sessions = Sessions(cluster, caches, clock, numbering)
+        self.sessions = Sessions(cluster, caches, clock, numbering, inflight, peers)
         self._token = token
         self._secret = secret
         # Agents keep each coordinator's word by its name: replicas share one configuration.
         self._coordinator = f"{coordinator}-{secrets.token_hex(4)}"
+        peers.call_me(self._coordinator)
         self._numbering = numbering
         self._last_refusal = ""
 

@@ -190,6 +190,7 @@ class Part:
         """Return a runner as the decision saw it, with what is known of it beside."""
         view, prompt = self.field.views[number], self.facts.prompt_tokens
         overlap, ahead = self.overlap[number], self.ahead[number]
+        queued = self.queues[number].queued + self.queues[number].peers.queued
         return Candidate(
             target=view.engine,
             model=self.field.model,
@@ -202,8 +203,8 @@ class Part:
             outstanding=self.outstanding[number],
             recent_s=self.recent_s[number] if self.recent_s else 0.0,
             cost=self.cost[number],
-            queued=self.queues[number].queued,
-            running=self.outstanding[number] - self.queues[number].queued,
+            queued=queued,
+            running=self.outstanding[number] - queued,
             is_full=self.ranking[number] != self.cost[number],
             predicted_ttft_s=self.value(Measure.PREDICTED_TTFT, number),
             predicted_e2e_s=e2e_s,
@@ -221,11 +222,12 @@ class Part:
             case Measure.PREDICTED_TTFT:
                 return None if prompt is None else self.wait_s[number] + self.own_s[number]
             case Measure.QUEUED_PROMPTS:
-                ours, reported = self.queues[number].queued, load and load.waiting
-                return max(ours, reported or 0)
+                queue, reported = self.queues[number], load and load.waiting
+                return max(queue.queued + queue.peers.queued, reported or 0)
             case Measure.RUNNING_PROMPTS:
                 queue, reported = self.queues[number], load and load.running
-                return max(queue.outstanding - queue.queued, reported or 0)
+                queued = queue.queued + queue.peers.queued
+                return max(self.outstanding[number] - queued, reported or 0)
             case Measure.CACHED_TOKENS:
                 return None if prompt is None else self.overlap[number] + self.ahead[number]
             case Measure.UNCACHED_TOKENS:
@@ -261,13 +263,12 @@ def measure(
     """
     overlap, ahead, own_s = _own(field, facts, held, predictor)
     outstanding, wait_s = [queue[0] for queue in queues], [queue[2] for queue in queues]
-    # What was counts as far as nothing is: queues say it better while there are any.
-    idle = outstanding.count(0) / max(1, len(outstanding))
     for number, queue in enumerate(queues):
         if (peers := queue[3]) is not NO_PEER:
             outstanding[number] += peers.outstanding
-            params = predictor.params(field.views[number].engine)
-            wait_s[number] += params.own_s(peers.queued_tokens, 0)
+            wait_s[number] += peers.wait_s
+    # What was counts as far as nothing is: queues say it better while there are any.
+    idle = outstanding.count(0) / max(1, len(outstanding))
     weighed = {own: own * (1 + beta(own)) for own in set(own_s)}
     cost = [
         wait + weighed[own] + outstanding_s * many

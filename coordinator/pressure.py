@@ -48,7 +48,7 @@ class Pressure:
 
     def beta(self, model: ModelName, queues: Sequence[Queue], now: float) -> Beta:
         """Note the queues of a model's engines; return what prefills cost those behind them."""
-        waits = [queue.wait_s for queue in queues if queue.wait_s]
+        waits = [wait_s for queue in queues if (wait_s := queue.wait_s + queue.peers.wait_s)]
         engines = max(1, len(queues))
         mean = self._means.get(model)
         if mean is None:

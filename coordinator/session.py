@@ -5,6 +5,7 @@ that does not read costs nothing.
 """
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -13,7 +14,11 @@ from coordinator.engines import Doubt, Engine
 from coordinator.feed import Feed, Position, Reason, Stream
 from lineside.digest import DeltaReader
 from lineside.ids import EngineId, NodeId
+from lineside.signals import InFlight
 from lineside.v1 import agents_pb2 as pb
+
+TELL_AGAIN_S = 0.5
+"""Between two words on what is in flight, though nothing changed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -35,6 +40,11 @@ class Session:
     """Generations that proved right while their agent was unsure of them."""
     doubts: dict[EngineId, Doubt] = field(default_factory=dict)
     """Generations that proved wrong, and how."""
+    in_flight: Mapping[EngineId, InFlight] | None = None
+    """What this coordinator has in flight on the node's engines, if that is due."""
+    told: Mapping[EngineId, InFlight] = field(default_factory=dict)
+    """The same, as it was said last."""
+    told_at: float = -math.inf
     is_assignment_due: bool = False
     ended: Exception | None = None
     """Why the stream is to be closed, once it is."""
@@ -51,6 +61,14 @@ class Session:
         if found := doubts.keys() & self.feeds.keys():
             self.doubts |= {engine: doubts[engine] for engine in found}
             self.wake.set()
+
+    def tell(self, has: Mapping[EngineId, InFlight], now: float) -> None:
+        """Note what this coordinator has in flight there, if that is news or was said long ago."""
+        if now < self.told_at + TELL_AGAIN_S and _requests(has) == _requests(self.told):
+            return
+        self.in_flight = self.told = has
+        self.told_at = now
+        self.wake.set()
 
     def due(self, number: int) -> Iterator[pb.CoordinatorMessage]:
         """Yield what is due, in an order that makes sense to the agent, and forget it.
@@ -71,8 +89,16 @@ class Session:
         feeds = [self.feeds[engine] for engine in self.acks & self.feeds.keys()]
         if applied := {feed.engine: feed.visible.position for feed in feeds if feed.visible}:
             yield wire.acks(applied)
+        if self.in_flight is not None:
+            yield wire.in_flight(self.in_flight)
+        self.in_flight = None
         self.resumes.clear()
         self.resyncs.clear()
         self.vouches.clear()
         self.doubts.clear()
         self.acks.clear()
+
+
+def _requests(has: Mapping[EngineId, InFlight]) -> dict[EngineId, tuple[int, int, int]]:
+    """Return what changes with requests, not by itself with time."""
+    return {engine: (own.outstanding, own.queued, own.queued_tokens) for engine, own in has.items()}

@@ -15,13 +15,16 @@ from coordinator.cluster import Cluster
 from coordinator.engines import Doubt
 from coordinator.feed import Feed
 from coordinator.fence import Fence
+from coordinator.inflight import InFlight
 from coordinator.session import Session
 from coordinator.state.numbering import Numbering
+from coordinator.state.peers import Peers
 from coordinator.wire import Message
 from lineside import logs
 from lineside.clock import Clock
 from lineside.digest import Delta, SnapshotChunk
 from lineside.ids import EngineId, NodeId
+from lineside.signals import InFlight as Has
 
 QUEUE_MESSAGES = 64
 """Messages read and not applied, over all streams."""
@@ -35,6 +38,11 @@ RESYNC_S = 0.1
 STORE_RETRY_S = 1.0
 """Between two tries to number an assignment while the store is away."""
 
+TELL_S = 0.05
+TELL_EACH_S = 0.001
+"""Between two looks at what agents are to be told of requests in flight: so long, or so long for
+each of them where there are many, for each word costs as much as a request's part."""
+
 ACK_S = 0.5
 EXPIRE_S = 1.0
 
@@ -45,7 +53,13 @@ class Sessions:
     """One stream a node at most. `run` must run beside what enters and leaves."""
 
     def __init__(
-        self, cluster: Cluster, caches: Caches, clock: Clock, numbering: Numbering
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        clock: Clock,
+        numbering: Numbering,
+        inflight: InFlight,
+        peers: Peers,
     ) -> None:
         self.open: dict[NodeId, Session] = {}
         # Full: the stream's handler waits, reads no more, and HTTP/2 slows the agent down.
@@ -57,6 +71,8 @@ class Sessions:
         self._caches = caches
         self._clock = clock
         self._numbering = numbering
+        self._inflight = inflight
+        self._peers = peers
         self._fence = Fence()
 
     # --- streams that come and go -----------------------------------------------------------------
@@ -81,6 +97,7 @@ class Sessions:
             self._caches.disconnect(engine, session.stream, now)
         for engine in session.assigned:
             self._cluster.link(engine, False)
+        self._peers.leave(session.node, now)
         log.info("agent disconnected", node=session.node, connection=session.stream.connection)
 
     def vouch(self, due: Mapping[EngineId, str]) -> None:
@@ -105,6 +122,7 @@ class Sessions:
             tasks.create_task(self._write(), name="ingest")
             tasks.create_task(self._do_chores(), name="ingest chores")
             tasks.create_task(self._keep_number(), name="assignment number")
+            tasks.create_task(self._keep_telling(), name="requests in flight")
 
     async def _write(self) -> None:
         while True:
@@ -131,6 +149,25 @@ class Sessions:
                 if unclosed := self._caches.check():
                     log.warning("holes in holdings", engines=unclosed)
                 self._fence.keep({e.node for e in self._cluster.assigned()} | self.open.keys())
+
+    async def _keep_telling(self) -> None:
+        """Tell agents that have others to tell what is in flight on their engines."""
+        while True:
+            await self._clock.sleep(max(TELL_S, TELL_EACH_S * len(self.open)))
+            now = self._clock.monotonic()
+            self._peers.look(now)
+            for session in self.open.values():
+                if self._peers.has(session.node):
+                    session.tell(self._in_flight(session, now), now)
+
+    def _in_flight(self, session: Session, now: float) -> dict[EngineId, Has]:
+        engines = list(session.assigned)
+        queues = zip(engines, self._inflight.queues(engines, now), strict=True)
+        return {
+            engine: Has(own.outstanding, own.queued, own.queued_tokens, own.wait_s)
+            for engine, own in queues
+            if own.outstanding
+        }
 
     async def _keep_number(self) -> None:
         """Number every assignment before it goes out."""
@@ -186,6 +223,8 @@ class Sessions:
         match message:
             case SnapshotChunk() | Delta():
                 self._apply_digest(session, message, received_at)
+            case wire.Peers(words):
+                self._peers.hear(session.node, words, session.assigned, received_at)
             case wire.NodeGpu(gpus, age_s):
                 self._cluster.observe_gpus(session.node, gpus, received_at - age_s)
             case wire.EngineStatus() | wire.EngineLoad() if message.engine not in session.assigned:

@@ -4,16 +4,17 @@ A missing series is `None`, never zero. What only a newer agent can say is left 
 `unsure`, so that agents may be upgraded first.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from coordinator.engines import Doubt, Engine
 from coordinator.feed import Position, Reason
+from coordinator.state.peers import Word
 from lineside import digest, hashing
 from lineside.digest import Delta, DeltaReader, MalformedDigest, SnapshotChunk
 from lineside.ids import EngineId
-from lineside.signals import Events, Gpu, Load, NodeGpus, Status
+from lineside.signals import Events, Gpu, InFlight, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
 
 
@@ -43,7 +44,17 @@ class NodeGpu:
     age_s: float
 
 
-Message: TypeAlias = SnapshotChunk | Delta | EngineStatus | EngineLoad | NodeGpu
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The words of all other coordinators that are connected to an agent."""
+
+    words: Sequence[Word]
+
+
+Message: TypeAlias = SnapshotChunk | Delta | EngineStatus | EngineLoad | NodeGpu | Peers
+
+MAX_PEERS = 64
+"""Coordinators that an agent tells of; it has no more streams."""
 
 _EVENTS = {
     pb.EngineStatus.NONE: Events.NONE,
@@ -100,8 +111,28 @@ def _update(wire: pb.Update, deltas: DeltaReader) -> list[Message]:
     if wire.HasField("gpu"):
         gpus = NodeGpus(tuple(map(_gpu, wire.gpu.gpus)), wire.gpu.unavailable)
         said.append(NodeGpu(gpus, wire.gpu.age_ms / 1000))
+    if wire.HasField("peers"):
+        said.append(_peers(wire.peers))
     said += deltas.read(wire.deltas)
     return said
+
+
+def _peers(wire: pb.Peers) -> Peers:
+    engines = max((len(word.engines) for word in wire.coordinators), default=0)
+    if len(wire.coordinators) > MAX_PEERS or engines > digest.MAX_REPORTS:
+        raise MalformedDigest("more coordinators, or engines of one, than a message may have")
+    return Peers([_word(word) for word in wire.coordinators])
+
+
+def _word(wire: pb.InFlight) -> Word:
+    engines = {
+        EngineId(said.engine): InFlight(
+            said.outstanding, said.queued, said.queued_uncached_tokens, said.wait_ms / 1000
+        )
+        for said in wire.engines
+    }
+    age_s = wire.age_ms / 1000 if wire.HasField("age_ms") else None
+    return Word(wire.coordinator, engines, age_s)
 
 
 def _status(wire: pb.EngineStatus) -> EngineStatus:
@@ -186,6 +217,21 @@ def doubt(engine: EngineId, doubt: Doubt) -> pb.CoordinatorMessage:
         overstated=doubt.overstated,
     )
     return pb.CoordinatorMessage(doubt=said)
+
+
+def in_flight(engines: Mapping[EngineId, InFlight]) -> pb.CoordinatorMessage:
+    """Return word of what this coordinator has in flight on an agent's engines."""
+    said = [
+        pb.EngineInFlight(
+            engine=engine,
+            outstanding=has.outstanding,
+            queued_uncached_tokens=has.queued_tokens,
+            queued=has.queued,
+            wait_ms=round(has.wait_s * 1000),
+        )
+        for engine, has in engines.items()
+    ]
+    return pb.CoordinatorMessage(in_flight=pb.InFlight(engines=said))
 
 
 def acks(applied: Mapping[EngineId, Position]) -> pb.CoordinatorMessage:

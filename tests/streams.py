@@ -8,13 +8,16 @@ from typing import TypeVar
 
 from agent.assignment import Assigned, Scheme
 from agent.digest_log import DigestLog
+from agent.peers import Peers as Words
 from agent.report import Reporter
 from agent.signals import Observed
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine, EngineView, ServedModel
+from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer, serving
 from coordinator.state.numbering import Numbering
+from coordinator.state.peers import Peers
 from coordinator.state.stores.sqlite import SqliteStore
 from lineside.clock import SystemClock
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, ModelName, NodeId
@@ -70,6 +73,10 @@ class FakeHub:
     load: Observed[Load] | None = None
     node_gpus: Observed[NodeGpus] | None = None
     events: list[asyncio.Event] = field(default_factory=list)
+    peers: Words = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.peers = Words(self.announce)
 
     def adopt(self, scheme: Scheme, assigned: Assigned) -> None:
         self.schemes.append(scheme)
@@ -132,12 +139,22 @@ class Coordinator:
     caches: Caches = field(default_factory=Caches)
     address: str = "127.0.0.1:0"
     store: str = ":memory:"
+    peers: Peers = field(default_factory=Peers)
     servicer: AgentsServicer = field(init=False)
 
     def __post_init__(self) -> None:
         self.numbering = Numbering(SqliteStore(self.store), self.cluster)
+        self.inflight = InFlight(self.peers.sums)
         self.servicer = AgentsServicer(
-            self.cluster, self.caches, SECRET, CLOCK, "c1", TOKEN, self.numbering
+            self.cluster,
+            self.caches,
+            SECRET,
+            CLOCK,
+            "c1",
+            TOKEN,
+            self.numbering,
+            self.inflight,
+            self.peers,
         )
 
     def assign(self, *engines: Engine) -> None:

@@ -47,6 +47,7 @@ HOMES = {
     "yaml": {"cli/envoy.py", "proto/lineside/nodes.py"},
     "lineside.v1": {
         "agent/report.py",
+        "agent/stream.py",
         "agent/wire.py",
         "cli/gateway.py",
         "coordinator/doors/door_grpc.py",

@@ -68,11 +68,12 @@ def test_a_long_queue_outweighs_an_overlap() -> None:
 
 
 def test_what_others_have_in_flight_counts() -> None:
-    queues = {"a": Queue(peers=PeerSum(outstanding=2, queued_tokens=500))}
+    queues = {"a": Queue(peers=PeerSum(2, queued_tokens=500, queued=1, wait_s=0.5))}
     decision = decided([view("a"), view("b")], queues=queues)
     assert order(decision) == ["b", "a"]
     assert decision.ranked[1].predicted_ttft_s == pytest.approx(1.5)
     assert decision.ranked[1].outstanding == 2
+    assert (decision.ranked[1].queued, decision.ranked[1].running) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ The agent's scrape, GPU reader and engine workers write them; the coordinator's 
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from lineside.ids import EngineId
 
@@ -62,6 +63,19 @@ class Load:
     """It gave its memory back as well, and with it its cache; stays on the agent."""
     missing: tuple[str, ...] = ()
     """Series that this engine's version should have and has not, by their newest name."""
+
+
+class InFlight(NamedTuple):
+    """What one coordinator has in flight on an engine."""
+
+    outstanding: int = 0
+    """Requests."""
+    queued: int = 0
+    """Those without a first token."""
+    queued_tokens: int = 0
+    """Of theirs, what was not cached."""
+    wait_s: float = 0.0
+    """Until these are computed, as that coordinator predicts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 
 from agent.assignment import Scheme
 from agent.digest_log import DigestLog
-from agent.report import FOREIGN
+from agent.stream import FOREIGN
 from coordinator.feed import Phase
 from lineside.digest import DeltaPacker, encode_snapshot
 from lineside.ids import BlockKey, EngineId

@@ -34,25 +34,27 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., snapshot: _Optional[_Union[SnapshotChunk, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ...) -> None: ...
 
 class Update(_message.Message):
-    __slots__ = ("statuses", "loads", "gpu", "deltas")
+    __slots__ = ("statuses", "loads", "gpu", "deltas", "peers")
     STATUSES_FIELD_NUMBER: _ClassVar[int]
     LOADS_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     DELTAS_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
     statuses: _containers.RepeatedCompositeFieldContainer[EngineStatus]
     loads: _containers.RepeatedCompositeFieldContainer[EngineLoad]
     gpu: NodeGpu
     deltas: _containers.RepeatedCompositeFieldContainer[Delta]
-    def __init__(self, statuses: _Optional[_Iterable[_Union[EngineStatus, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[EngineLoad, _Mapping]]] = ..., gpu: _Optional[_Union[NodeGpu, _Mapping]] = ..., deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ...) -> None: ...
+    peers: Peers
+    def __init__(self, statuses: _Optional[_Iterable[_Union[EngineStatus, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[EngineLoad, _Mapping]]] = ..., gpu: _Optional[_Union[NodeGpu, _Mapping]] = ..., deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("hello", "assignment", "resume", "resync", "acks", "peer_in_flight", "vouch", "doubt")
+    __slots__ = ("hello", "assignment", "resume", "resync", "acks", "in_flight", "vouch", "doubt")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     RESYNC_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
-    PEER_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     VOUCH_FIELD_NUMBER: _ClassVar[int]
     DOUBT_FIELD_NUMBER: _ClassVar[int]
     hello: CoordinatorHello
@@ -60,10 +62,10 @@ class CoordinatorMessage(_message.Message):
     resume: Resume
     resync: Resync
     acks: Acks
-    peer_in_flight: PeerInFlight
+    in_flight: InFlight
     vouch: Vouch
     doubt: Doubt
-    def __init__(self, hello: _Optional[_Union[CoordinatorHello, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., peer_in_flight: _Optional[_Union[PeerInFlight, _Mapping]] = ..., vouch: _Optional[_Union[Vouch, _Mapping]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[CoordinatorHello, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., in_flight: _Optional[_Union[InFlight, _Mapping]] = ..., vouch: _Optional[_Union[Vouch, _Mapping]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ...) -> None: ...
 
 class AgentHello(_message.Message):
     __slots__ = ("protocol_min", "protocol_max", "node", "life", "connection", "software")
@@ -353,20 +355,32 @@ class Gpu(_message.Message):
     saturation: float
     def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., name: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., power_w: _Optional[float] = ..., temperature_c: _Optional[float] = ..., engines: _Optional[_Iterable[str]] = ..., saturation: _Optional[float] = ...) -> None: ...
 
-class PeerInFlight(_message.Message):
-    __slots__ = ("coordinator", "engines")
+class InFlight(_message.Message):
+    __slots__ = ("coordinator", "engines", "age_ms")
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     ENGINES_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     coordinator: str
-    engines: _containers.RepeatedCompositeFieldContainer[PeerEngine]
-    def __init__(self, coordinator: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[PeerEngine, _Mapping]]] = ...) -> None: ...
+    engines: _containers.RepeatedCompositeFieldContainer[EngineInFlight]
+    age_ms: int
+    def __init__(self, coordinator: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[EngineInFlight, _Mapping]]] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
-class PeerEngine(_message.Message):
-    __slots__ = ("engine", "outstanding", "queued_uncached_tokens")
+class EngineInFlight(_message.Message):
+    __slots__ = ("engine", "outstanding", "queued_uncached_tokens", "queued", "wait_ms")
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
     QUEUED_UNCACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     engine: str
     outstanding: int
     queued_uncached_tokens: int
-    def __init__(self, engine: _Optional[str] = ..., outstanding: _Optional[int] = ..., queued_uncached_tokens: _Optional[int] = ...) -> None: ...
+    queued: int
+    wait_ms: int
+    def __init__(self, engine: _Optional[str] = ..., outstanding: _Optional[int] = ..., queued_uncached_tokens: _Optional[int] = ..., queued: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class Peers(_message.Message):
+    __slots__ = ("coordinators",)
+    COORDINATORS_FIELD_NUMBER: _ClassVar[int]
+    coordinators: _containers.RepeatedCompositeFieldContainer[InFlight]
+    def __init__(self, coordinators: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ...) -> None: ...

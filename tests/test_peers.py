@@ -1,0 +1,205 @@
+"""What coordinators have in flight, on its way from one to the others."""
+
+import math
+
+import pytest
+
+from agent import wire as agent_wire
+from agent.peers import Peers as Words
+from agent.peers import Word as Kept
+from coordinator import wire
+from coordinator.feed import Stream
+from coordinator.inflight import InFlight as Leases
+from coordinator.inflight import PeerSum
+from coordinator.session import TELL_AGAIN_S, Session
+from coordinator.state.peers import SILENT_S, Peers, Word
+from lineside.digest import MAX_REPORTS, DeltaReader, MalformedDigest
+from lineside.ids import EngineId, NodeId
+from lineside.signals import InFlight
+from lineside.v1 import agents_pb2 as pb
+
+A, B = EngineId("a"), EngineId("b")
+N, M = NodeId("n"), NodeId("m")
+BUSY = InFlight(outstanding=3, queued=2, queued_tokens=1000, wait_s=0.5)
+HERE = frozenset((A, B))
+
+
+def word(name: str, age_s: float | None = 0.0, **engines: InFlight) -> Word:
+    return Word(name, {EngineId(engine): has for engine, has in engines.items()}, age_s)
+
+
+def peers(*words: Word, at: float = 0.0) -> Peers:
+    made = Peers()
+    made.call_me("me")
+    made.hear(N, words, HERE, at)
+    return made
+
+
+# --- in the agent ---------------------------------------------------------------------------------
+
+
+def test_each_is_told_what_the_others_said_and_never_its_own_word() -> None:
+    calls: list[None] = []
+    words = Words(lambda: calls.append(None))
+    words.enter("one")
+    words.say("one", {A: BUSY}, 1.0)
+    assert (words.others("one"), calls) == ({}, []), "alone, nobody is to be told"
+    words.enter("two")
+    assert words.others("two") == {"one": Kept({A: BUSY}, 1.0)}
+    assert words.others("one") == {"two": Kept({}, None)}, "it hears that there is somebody to tell"
+    words.say("two", {B: BUSY}, 2.0)
+    assert words.others("one") == {"two": Kept({B: BUSY}, 2.0)}
+    words.leave("two")
+    words.leave("two")
+    assert (words.others("one"), len(calls)) == ({}, 3)
+
+
+def test_a_word_survives_both_wires() -> None:
+    told = wire.in_flight({A: BUSY})
+    heard = agent_wire.in_flight(told.in_flight)
+    updates = agent_wire.Updates()
+    updates.peers({"one": Kept(heard, 5.0), "old": Kept()}, 5.25)
+    (message,) = updates.take()
+    (said,) = wire.decode(pb.AgentMessage.FromString(message.SerializeToString()), DeltaReader())
+    assert said == wire.Peers([word("one", 0.25, a=BUSY), word("old", None)])
+
+
+def test_nobody_left_is_news() -> None:
+    updates = agent_wire.Updates()
+    updates.peers({}, 0.0)
+    (message,) = updates.take()
+    assert wire.decode(message, DeltaReader()) == [wire.Peers([])]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(pb.Peers(coordinators=[pb.InFlight()] * 65), id="too many coordinators"),
+        pytest.param(
+            pb.Peers(coordinators=[pb.InFlight(engines=[pb.EngineInFlight()] * (MAX_REPORTS + 1))]),
+            id="too many engines",
+        ),
+    ],
+)
+def test_words_without_bounds_are_refused(said: pb.Peers) -> None:
+    with pytest.raises(MalformedDigest, match="more coordinators, or engines"):
+        wire.decode(pb.AgentMessage(update=pb.Update(peers=said)), DeltaReader())
+
+
+def test_a_release_before_this_one_ignores_it() -> None:
+    """What it knew by this number was another message of the same shape, which nobody sent."""
+    update = pb.AgentMessage(update=pb.Update(peers=pb.Peers()))
+    assert update.update.DESCRIPTOR.fields_by_name["peers"].number == 5
+    told = pb.CoordinatorMessage(in_flight=pb.InFlight())
+    assert told.DESCRIPTOR.fields_by_name["in_flight"].number == 6
+
+
+# --- in the coordinator ---------------------------------------------------------------------------
+
+
+def test_words_of_all_others_are_added_up() -> None:
+    made = peers(word("one", a=BUSY), word("two", a=InFlight(1), b=BUSY))
+    assert made.sums == {A: PeerSum(4, 1000, 2, 0.5), B: PeerSum(3, 1000, 2, 0.5)}
+    assert (made.has(N), made.has(M)) == (True, False)
+
+
+def test_our_own_word_never_comes_back() -> None:
+    made = peers(word("me", a=BUSY))
+    assert (made.sums, made.has(N), made.coordinators()) == ({}, False, frozenset())
+
+
+def test_an_engine_that_moved_is_counted_once() -> None:
+    made = peers(word("one", a=BUSY))
+    made.hear(M, [word("one", a=BUSY, b=BUSY)], {B}, 0.0)
+    assert made.sums == {A: PeerSum(3, 1000, 2, 0.5), B: PeerSum(3, 1000, 2, 0.5)}
+
+
+def test_the_next_word_replaces_the_last() -> None:
+    made = peers(word("one", a=BUSY), word("two", b=BUSY))
+    made.hear(N, [word("one", b=InFlight(1))], HERE, 0.1)
+    assert made.sums == {B: PeerSum(1, 0)}
+
+
+def test_prefills_get_on_while_nothing_is_heard_but_are_never_credited_as_done() -> None:
+    made = peers(word("one", 0.1, a=BUSY), at=1.0)
+    assert made.sums[A].wait_s == pytest.approx(0.4)
+    made.look(1.2)
+    assert made.sums[A].wait_s == pytest.approx(0.2)
+    made.look(2.0)
+    assert made.sums[A] == PeerSum(3, 1000, 2, pytest.approx(0.025))
+
+
+def test_a_coordinator_that_is_silent_counts_for_nothing_and_is_shown() -> None:
+    made = peers(word("one", 0.5, a=BUSY))
+    made.look(SILENT_S - 0.5)
+    assert A in made.sums
+    made.look(SILENT_S - 0.4)
+    assert made.sums == {}
+    assert made.oldest_s(3.0) == 3.5
+    assert made.shown(3.0) == [
+        {
+            "coordinator": "one",
+            "node": "n",
+            "engine": "a",
+            "outstanding": 3,
+            "queued": 2,
+            "queued_tokens": 1000,
+            "wait_s": 0.5,
+            "age_s": 3.5,
+            "counts": False,
+        }
+    ]
+
+
+def test_words_go_with_the_stream_that_brought_them() -> None:
+    made = peers(word("one", a=BUSY))
+    made.leave(N, 0.0)
+    assert (made.sums, made.has(N), made.oldest_s(1.0)) == ({}, False, None)
+
+
+def test_one_that_has_said_nothing_is_there_and_has_no_age() -> None:
+    made = peers(word("old", None))
+    assert (made.has(N), made.oldest_s(9.0), made.sums) == (True, None, {})
+
+
+def test_a_decision_reads_sums_as_they_become() -> None:
+    made = peers()
+    leases = Leases(made.sums)
+    made.hear(N, [word("one", a=BUSY)], HERE, 0.0)
+    assert leases.queue(A, 0.0).peers == PeerSum(3, 1000, 2, 0.5)
+    made.leave(N, 0.0)
+    assert leases.queue(A, 0.0).peers == PeerSum(0, 0)
+
+
+# --- what is due on a stream ----------------------------------------------------------------------
+
+
+def test_a_word_is_due_with_a_request_and_from_time_to_time() -> None:
+    session = Session(N, Stream("life", 1))
+    assert session.told_at == -math.inf
+
+    def told(has: dict[EngineId, InFlight], now: float) -> list[pb.InFlight]:
+        session.tell(has, now)
+        return [message.in_flight for message in session.due(1)]
+
+    def says(*engines: pb.EngineInFlight) -> list[pb.InFlight]:
+        return [pb.InFlight(engines=engines)]
+
+    assert told({}, 0.0) == says()
+    assert told({}, 0.1) == []
+    busy = pb.EngineInFlight(
+        engine="a", outstanding=3, queued=2, queued_uncached_tokens=1000, wait_ms=500
+    )
+    assert told({A: BUSY}, 0.2) == says(busy)
+    assert told({A: BUSY._replace(wait_s=0.4)}, 0.3) == [], "the others credit time themselves"
+    assert told({A: BUSY}, 0.2 + TELL_AGAIN_S) == says(busy)
+    assert told({}, 0.8) == says()
+
+
+def test_of_a_stream_that_does_not_read_only_the_latest_word_is_kept() -> None:
+    session = Session(N, Stream("life", 1))
+    for outstanding in range(1, 100):
+        session.tell({A: InFlight(outstanding)}, float(outstanding))
+    (message,) = session.due(1)
+    assert [engine.outstanding for engine in message.in_flight.engines] == [99]
+    assert session.wake.is_set()
