@@ -30,6 +30,7 @@ from coordinator.ingest import AgentsServicer, serving
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Peers
 from coordinator.state.stores.sqlite import SqliteStore
+from coordinator.trust.proof import SharedToken
 from lineside.clock import SystemClock
 from lineside.digest import Delta, SnapshotChunk
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, ModelName, NodeId
@@ -228,7 +229,7 @@ async def measure(window_s: float) -> dict[str, float]:
     numbering = Numbering(SqliteStore(":memory:"), cluster)
     alone = InFlight(), Peers()
     servicer = AgentsServicer(
-        cluster, caches, b"secret", SystemClock(), "c1", None, numbering, *alone
+        cluster, caches, b"secret", SystemClock(), "c1", SharedToken(None), numbering, *alone
     )
     known = engines()
     cluster.assign(known)

@@ -28,6 +28,7 @@ from coordinator.ingest import AgentsServicer, serving
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Peers
 from coordinator.state.stores.sqlite import SqliteStore
+from coordinator.trust.proof import SharedToken
 from lineside.clock import SystemClock
 from lineside.ids import BlockKey, EngineId, Generation, Medium
 from lineside.signals import Load, NodeGpus, Status
@@ -92,7 +93,7 @@ async def measure() -> dict[str, float]:
     numbering = Numbering(SqliteStore(":memory:"), cluster)
     alone = InFlight(), Peers()
     servicer = AgentsServicer(
-        cluster, caches, b"secret", SystemClock(), "c1", None, numbering, *alone
+        cluster, caches, b"secret", SystemClock(), "c1", SharedToken(None), numbering, *alone
     )
     engine = engines()[0]
     cluster.assign([engine])

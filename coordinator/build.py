@@ -58,6 +58,7 @@ from coordinator.state.stores.opening import store_of
 from coordinator.tagging import GivenTags
 from coordinator.tokens.hub import Hub
 from coordinator.tokens.sources import Tokens
+from coordinator.trust.agents import AgentTrust, TrustMetrics
 from coordinator.watch import WatchedService
 from lineside import logs
 from lineside.clock import SystemClock
@@ -96,6 +97,7 @@ class Parts:
     cap: IndexCap
     discovery: Discovery
     agents: AgentsServicer
+    trust: AgentTrust
     admin: Admin
     door: Door
     gateways: GatewayDoors
@@ -133,11 +135,12 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     await kept.load()
     discovery = _discovery(config, core, probes, credentials)
     numbering = Numbering(store, core.cluster)
-    agents = _agents(config, core, secret, numbering)
+    trust = AgentTrust(config, SystemClock())
+    agents = _agents(config, core, secret, numbering, trust)
     cap = IndexCap(config.index_bytes, core.cluster, core.caches)
     folder = _folder(config, store, core.rules, keys)
     state = _state(store, secret, agents, (numbering, kept, folder))
-    readiness = Readiness(core.service, cap, numbering, state.pulse, folder)
+    readiness = Readiness(core.service, cap, numbering, state.pulse, folder, trust.degraded)
     gauges = Gauges(core.service, readiness, core.caches, cap, agents.counters, lambda: lag.seconds)
     providers = ProviderViews(core.service, lambda: keys.problems)
     to_engines = await stack.enter_async_context(dispatch.session(credentials))
@@ -146,7 +149,14 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     listing = Listing(core.service)
     gateways = GatewayDoors(config, core.service, readiness, keys_of(credentials, keys), holding)
     envoy = EnvoyDoor(config, core.service, gateways.queries, gateways.callers, holding, listing)
-    for metrics in (state, gauges, providers, DoorMetrics(gateways), EnvoyMetrics(envoy)):
+    for metrics in (
+        state,
+        gauges,
+        providers,
+        DoorMetrics(gateways),
+        EnvoyMetrics(envoy),
+        TrustMetrics(trust),
+    ):
         registry.register(metrics)
     dispatcher = dispatch.Dispatcher(
         core.service, to_engines, config.timeouts, discovery.suspect, keys
@@ -158,6 +168,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         cap=cap,
         discovery=discovery,
         agents=agents,
+        trust=trust,
         admin=_admin(config, core, readiness, registry, cap, folder, lag, providers, state),
         door=_door(config, core, dispatcher, asides, holding, listing),
         gateways=gateways,
@@ -277,17 +288,20 @@ def _discovery(
     )
 
 
-def _agents(config: Config, core: _Core, secret: bytes, numbering: Numbering) -> AgentsServicer:
+def _agents(
+    config: Config, core: _Core, secret: bytes, numbering: Numbering, trust: AgentTrust
+) -> AgentsServicer:
     return AgentsServicer(
         core.cluster,
         core.caches,
         secret,
         SystemClock(),
         config.name,
-        config.agent_token,
+        trust.proof,
         numbering,
         core.service.inflight,
         core.peers,
+        trust.note,
     )
 
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from coordinator.trust.settings import AgentTls, NodeProof, ServiceAccounts, trust_problems
 from lineside.ids import NodeId
-from lineside.schema import Listen, Name, Secret, shown, split_address
+from lineside.schema import FilePath, Listen, Name, Secret, shown, split_address
 from lineside.settings import Problem
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86_400)]
@@ -28,8 +29,6 @@ ServerUrl: TypeAlias = Annotated[
 ZmqEndpoint: TypeAlias = Annotated[
     str, Meta(pattern=r"^(tcp|ipc)://\S+\Z", title="tcp://HOST:PORT or ipc://PATH")
 ]
-
-FilePath: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 GpuUuid: TypeAlias = Annotated[str, Meta(pattern=r"^GPU-[0-9A-Za-z-]+\Z", title="GPU-UUID")]
 
@@ -252,8 +251,9 @@ class EtcdAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All settings of a coordinator."""
 
-    transport: Literal["plaintext"]
-    """How agents connect. There is only `plaintext` for now, which must be asked for by name."""
+    transport: Literal["tls", "plaintext"] = "tls"
+    """How agents connect. `plaintext` shows what engines hold, tokens and the cluster's secret to
+    whoever can listen in."""
     engines: tuple[EngineSpec, ...] = ()
     """The servers to route to; the table below has their settings."""
     name: Name = "coordinator"
@@ -274,6 +274,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Bearer token for debug endpoints. `null`: they answer callers on this machine only."""
     agent_token: Secret | None = None
     """Bearer token that agents must send. `null`: none is asked for."""
+    tls: AgentTls = AgentTls()
+    """Certificates of agents' connections."""
+    node_proof: NodeProof | None = None
+    """How an agent proves which node it speaks for: by its certificate, or by the token of its
+    ServiceAccount. `none`: it need not. `null`: `certificate` with `tls.client_ca_file`, else
+    `none`."""
+    service_accounts: ServiceAccounts = ServiceAccounts()
+    """Of agents that prove their node by a token."""
     store: Annotated[
         str,
         Meta(
@@ -335,6 +343,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def problems(self) -> Iterator[Problem]:
         """Yield what is wrong with the fields together."""
+        yield from trust_problems(
+            self.transport,
+            self.tls,
+            self.node_proof,
+            self.service_accounts,
+            self.agent_token is not None,
+        )
         listeners = ("http", "grpc", "admin", *(("route",) if self.route else ()))
         for one, other in combinations(listeners, 2):
             if _clash(getattr(self, one), getattr(self, other)):

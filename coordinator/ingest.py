@@ -4,9 +4,8 @@ Generated types stop here. What a stream says goes to `sessions`, whose one writ
 """
 
 import asyncio
-import hmac
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -23,6 +22,7 @@ from coordinator.session import Session
 from coordinator.sessions import Sessions
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Peers
+from coordinator.trust.proof import Proof, Shown, Why
 from lineside import logs
 from lineside.clock import Clock
 from lineside.digest import PROTOCOL_MAX, PROTOCOL_MIN, MalformedDigest
@@ -51,6 +51,12 @@ OPTIONS = [
 
 COUNTED = ("refused", "malformed", "late", "unknown_engine", "unknown_message", "resyncs")
 
+CODES = {
+    Why.UNKNOWN: grpc.StatusCode.UNAUTHENTICATED,
+    Why.NOT_ITS_NODE: grpc.StatusCode.PERMISSION_DENIED,
+    Why.CANNOT_TELL: grpc.StatusCode.UNAVAILABLE,
+}
+
 log = logs.get("coordinator.ingest")
 
 Requests: TypeAlias = AsyncIterator[pb.AgentMessage]
@@ -70,7 +76,7 @@ class _Ended(_Refused):
 
 
 class AgentsServicer(rpc.AgentsServicer):
-    """`lineside.v1.Agents`. `run` must run beside it. `token` `None`: none is asked for."""
+    """`lineside.v1.Agents`. `run` must run beside it. `noted` hears of each agent refused."""
 
     def __init__(
         self,
@@ -79,13 +85,15 @@ class AgentsServicer(rpc.AgentsServicer):
         secret: bytes,
         clock: Clock,
         coordinator: str,
-        token: str | None,
+        proof: Proof,
         numbering: Numbering,
         inflight: InFlight,
         peers: Peers,
+        noted: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.sessions = Sessions(cluster, caches, clock, numbering, inflight, peers)
-        self._token = token
+        self._proof = proof
+        self._noted = noted
         self._secret = secret
         # Agents keep each coordinator's word by its name: replicas share one configuration.
         self._coordinator = f"{coordinator}-{secrets.token_hex(4)}"
@@ -132,7 +140,8 @@ class AgentsServicer(rpc.AgentsServicer):
 
     async def _serve(self, requests: Requests, context: Context) -> None:
         hello = await self._read_hello(requests)
-        self._authenticate(context)  # not before: an agent still writing would not hear why
+        # Not before: an agent that is still writing would not hear why.
+        await self._authenticate(context, NodeId(hello.node[:MAX_NAME]))
         self._check(hello)
         session = self._enter(hello)
         try:
@@ -145,14 +154,10 @@ class AgentsServicer(rpc.AgentsServicer):
         finally:
             self.sessions.leave(session)
 
-    def _authenticate(self, context: Context) -> None:
-        if self._token is None:
-            return
-        sent = dict(context.invocation_metadata() or ()).get("authorization", "")
-        given = sent if isinstance(sent, bytes) else sent.encode()
-        if not hmac.compare_digest(given, b"Bearer " + self._token.encode()):
-            text = "the agent's token is missing or not the one that this coordinator expects"
-            raise _Refused(grpc.StatusCode.UNAUTHENTICATED, text)
+    async def _authenticate(self, context: Context, node: NodeId) -> None:
+        if denied := await self._proof.judge(_shown(context), node):
+            self._noted(denied.text)
+            raise _Refused(CODES[denied.why], denied.text)
 
     async def _read_hello(self, requests: Requests) -> pb.AgentHello:
         try:
@@ -234,6 +239,17 @@ class AgentsServicer(rpc.AgentsServicer):
         self._last_refusal = refused.text
 
 
+def _shown(context: Context) -> Shown:
+    """Return what an agent shows of itself; gRPC has verified its certificate, if it has one."""
+    sent = dict(context.invocation_metadata() or ()).get("authorization", "")
+    said = context.auth_context()
+    return Shown(
+        sent if isinstance(sent, str) else sent.decode(errors="replace"),
+        [each.decode(errors="replace") for each in said.get("peer_uri", ())],
+        [each.decode(errors="replace") for each in said.get("peer_dns", ())],
+    )
+
+
 def _first(reasons: BaseExceptionGroup[_Refused]) -> _Refused:
     """Return one of the reasons; there are two when both directions end at once."""
     first = reasons.exceptions[0]
@@ -241,15 +257,20 @@ def _first(reasons: BaseExceptionGroup[_Refused]) -> _Refused:
 
 
 @asynccontextmanager
-async def serving(servicer: AgentsServicer, address: str) -> AsyncIterator[str]:
+async def serving(
+    servicer: AgentsServicer, address: str, credentials: grpc.ServerCredentials | None = None
+) -> AsyncIterator[str]:
     """Serve agents on HOST:PORT; yields the address with the port that was bound.
 
-    Raises `OSError` where the address cannot be had.
+    Without credentials in plaintext. Raises `OSError` where the address cannot be had.
     """
     server = grpc.aio.server(options=OPTIONS)
     rpc.add_AgentsServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     try:
-        port = server.add_insecure_port(bound(address))
+        if credentials is None:
+            port = server.add_insecure_port(bound(address))
+        else:
+            port = server.add_secure_port(bound(address), credentials)
     except RuntimeError as error:
         raise OSError(f"cannot listen on `{address}` for agents") from error
     await server.start()

@@ -22,6 +22,7 @@ from coordinator.doors.listeners import CLOSE_S, serving, serving_aside
 from coordinator.resources import unfit
 from coordinator.state.learned_store import EVERY_S, LearnedStore
 from coordinator.state.members import Coordinator
+from coordinator.trust.core_log import CoreLog
 from lineside import launch, logs, process
 from lineside.schema import split_address
 
@@ -33,10 +34,14 @@ CHORES_S = 1.0
 DRAIN_LOOK_S = 0.02
 
 
-async def run(config: Config, stop: asyncio.Event, announce: process.Announce) -> None:
+async def run(
+    config: Config, stop: asyncio.Event, announce: process.Announce, said: CoreLog | None = None
+) -> None:
     """Serve until `stop` is set, then drain. The first part to fail stops the rest."""
     async with AsyncExitStack() as stack:
         parts = await build(config, stack)
+        if said is not None:
+            said.hear = parts.trust.handshakes.hear
         parts.discovery.begin()
         if errors := await parts.resources.start():
             raise OSError(f"resources cannot be put into force: {errors[0]}")
@@ -83,7 +88,9 @@ async def _listening(parts: Parts, stack: AsyncExitStack) -> dict[str, str]:
         "http": await stack.enter_async_context(
             serving(app, config.http, config.timeouts.receive_s, parts.door.malformed.answer)
         ),
-        "grpc": await stack.enter_async_context(ingest.serving(parts.agents, config.grpc)),
+        "grpc": await stack.enter_async_context(
+            ingest.serving(parts.agents, config.grpc, parts.trust.credentials())
+        ),
         "admin": await stack.enter_async_context(
             serving_aside(parts.admin.application(main_loop), config.admin)
         ),
@@ -100,6 +107,7 @@ async def _chores(parts: Parts) -> None:
         if late := parts.service.expire():
             log.warning("leases expired", count=late)
         await parts.gateways.look()
+        parts.trust.look()
         _look_at_engines(parts)
         _look_at_providers(parts)
         parts.agents.vouch(parts.service.audit.take_due())
@@ -202,9 +210,12 @@ def start(arguments: argparse.Namespace) -> int:
     if config.resources is not None and (errors := unfit(Path(config.resources))):
         sys.stderr.writelines(f"{finding}\n" for finding in errors)
         return launch.FINDINGS
+    said = CoreLog()
+    if config.transport == "tls":
+        said.open()
     logs.setup(config.log_level)
     log.info("starting", config=config.shown())
-    return process.serve(partial(run, config))
+    return process.serve(partial(run, config, said=said))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A coordinator that starts waits for what it will know within seconds: a cold one
 would spoil the caches. One that was ready stays so: lost agents degrade it, no more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from coordinator.cap import IndexCap, State
@@ -44,6 +44,10 @@ CODES = (
     "resources_rolled_back",
     "store_away",
     "store_foreign",
+    "certificate_ending",
+    "certificate_rejected",
+    "token_review_away",
+    "agent_refused",
 )
 """All that a coordinator may serve around; docs/operations.md says what is served meanwhile."""
 
@@ -65,9 +69,12 @@ class Readiness:
         numbering: Numbering,
         pulse: Pulse,
         resources: ResourceFolder | StoredResources | None = None,
+        others: Callable[[], Iterable[tuple[str, str]]] = tuple,
     ) -> None:
+        """`others` names what else is degraded: codes and sentences."""
         self._service = service
         self._resources = resources
+        self._others = others
         self._cap = cap
         self._numbering = numbering
         self._pulse = pulse
@@ -95,7 +102,8 @@ class Readiness:
         reasons = [reason for view in views if (reason := _of_engine(view))]
         reasons = [reason for reason in reasons if reason.text not in awaited]
         events = self._of_events(views) if not awaited else ()
-        return [*reasons, *events, *self._of_providers(), *self._of_parts()]
+        others = (Reason(code, text) for code, text in self._others())
+        return [*reasons, *events, *self._of_providers(), *self._of_parts(), *others]
 
     def _awaited(self, views: tuple[EngineView, ...]) -> list[Reason]:
         """Return the engines that a start waits for: unasked ones, and those without a snapshot."""

@@ -19,6 +19,7 @@ from coordinator.ingest import AgentsServicer, serving
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Peers
 from coordinator.state.stores.sqlite import SqliteStore
+from coordinator.trust.proof import SharedToken
 from lineside.clock import SystemClock
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, ModelName, NodeId
 from lineside.signals import Events, Load, NodeGpus, Status
@@ -151,7 +152,7 @@ class Coordinator:
             SECRET,
             CLOCK,
             "c1",
-            TOKEN,
+            SharedToken(TOKEN),
             self.numbering,
             self.inflight,
             self.peers,

@@ -8,7 +8,8 @@ import pytest
 from cryptography import x509
 
 from coordinator.doors import certificates
-from coordinator.doors.certificates import Files, Material, Unusable, kept, own_names, self_signed
+from coordinator.doors.certificates import kept, own_names, self_signed
+from lineside.certificates import Files, Material, Unusable
 
 NAMES = ["localhost", "127.0.0.1", "::1"]
 

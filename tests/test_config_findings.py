@@ -22,7 +22,7 @@ def told(kind: type[msgspec.Struct], text: str, environ: Any = None, flags: Any 
 
 
 BROKEN = """\
-transport: tls
+transport: TLS
 htpp: 1
 stride: 0
 log_level: inf
@@ -39,7 +39,8 @@ stride: 4
 """
 
 FINDINGS = """\
-c.yaml:1:12: wrong-value: `transport` must be `plaintext`, not `tls`
+c.yaml:1:12: wrong-value: `transport` must be one of `plaintext`, `tls`, not `TLS`
+  help: did you mean `tls`?
 c.yaml:2:1: unknown-setting: there is no setting `htpp`
   help: did you mean `http`?
 c.yaml:3:9: wrong-value: `stride` must be a whole number from 1 to 1024, not `0`
@@ -82,8 +83,38 @@ def test_everything_is_said_at_once_in_the_order_of_the_file() -> None:
         ),
         pytest.param(
             "",
-            "c.yaml:1:1: missing-setting: `transport` is missing\n  help: it must be `plaintext`",
+            "c.yaml:1:1: no-certificate: `transport` is `tls`, and agents' listener has no certificate\n"
+            "  help: set `tls.cert_file` and `tls.key_file` (`lineside certs init` makes them), or"
+            " `transport: plaintext` where nobody can listen in",
             id="nothing",
+        ),
+        pytest.param(
+            "tls: {cert_file: c}",
+            "c.yaml:1:7: half-a-pair: `cert_file` is there without `key_file`\n"
+            "  help: set `key_file` as well, or neither",
+            id="a certificate of agents' listener without its key",
+        ),
+        pytest.param(
+            "{transport: plaintext, tls: {client_ca_file: c}}",
+            "c.yaml:1:30: no-use: `client_ca_file` has no use where `transport` is `plaintext`\n"
+            "  help: leave it out, or choose `tls`",
+            id="agents' certificates over plaintext",
+        ),
+        pytest.param(
+            "{node_proof: certificate, tls: {cert_file: c, key_file: k}}",
+            "c.yaml:1:2: no-authority: nobody says which agents' certificates to trust\n"
+            "  help: set `tls.client_ca_file`",
+            id="proof by certificates that nobody signs",
+        ),
+        pytest.param(
+            "{transport: plaintext, node_proof: service-account, agent_token: t}",
+            "c.yaml:1:24: nobody-allowed: `service_accounts.accounts` names nobody, so that no"
+            " agent may connect\n"
+            "  help: name the ServiceAccount that agents run as: NAMESPACE/NAME\n"
+            "c.yaml:1:53: no-use: `agent_token` has no use where `node_proof` is"
+            " `service-account`\n"
+            "  help: leave one of them out: an agent sends one token",
+            id="two tokens, and none would do",
         ),
         pytest.param(
             "{transport: plaintext, timeouts: {zzz: 1}}",

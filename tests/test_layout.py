@@ -37,6 +37,8 @@ HOMES = {
         "coordinator/doors/envoy/doors.py",
         "coordinator/doors/gateway_listener.py",
         "coordinator/ingest.py",
+        "coordinator/trust/agents.py",
+        "coordinator/trust/server_tls.py",
         "coordinator/state/stores/etcd.py",
         "coordinator/state/stores/etcd_calls.py",
         "coordinator/state/stores/etcd_watch.py",

@@ -33,6 +33,8 @@ Secret: TypeAlias = Annotated[str, Meta(extra={"secret": True})]
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
 
+FilePath: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:

@@ -1,0 +1,230 @@
+"""Certificates and keys in files that may change: read, checked against each other, described.
+
+A file that changed and cannot be used leaves what was read last in force, and `problem` says why.
+Nothing here listens or connects.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import NameOID
+
+from lineside import logs
+
+log = logs.get("lineside.certificates")
+
+SOON = timedelta(days=7)
+"""A certificate that ends within this is a degraded state: time to renew it by hand."""
+
+FILE_BYTES = 2**20
+
+_NODE = re.compile(r"spiffe://[^/]+/node/([^/]+)\Z")
+"""A certificate's URI that names a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What one side proves itself by, and whom it trusts, in PEM."""
+
+    key: bytes = field(repr=False)
+    chain: bytes
+    """Empty, as `key` then is: it shows no certificate."""
+    authorities: bytes | None = None
+    """Who must have signed the other side's certificate; `None`: a listener asks for none, who
+    connects trusts the system's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What a certificate says of itself."""
+
+    subject: str
+    issuer: str
+    names: tuple[str, ...]
+    """DNS names and addresses that it is for."""
+    uris: tuple[str, ...]
+    begins: datetime
+    ends: datetime
+    is_authority: bool
+
+    def wrong(self, now: datetime) -> str:
+        """Return why it does not hold at a moment; empty: it does."""
+        if now >= self.ends:
+            return f"has expired, on {self.ends:%Y-%m-%d at %H:%M} UTC"
+        if now < self.begins:
+            return f"is not valid before {self.begins:%Y-%m-%d %H:%M} UTC"
+        return ""
+
+
+class Unusable(OSError):
+    """Files hold nothing to start with. Says which setting and why."""
+
+
+class Files:
+    """Certificate, key, and authorities of the other side, read again when a file changes.
+
+    `names` are the settings that name the three files.
+    """
+
+    def __init__(
+        self,
+        cert: Path | None,
+        key: Path | None,
+        authorities: Path | None,
+        names: Sequence[str] = ("cert_file", "key_file", "client_ca_file"),
+    ) -> None:
+        """Read them. Raises `Unusable`."""
+        self._files = tuple(zip(names, (cert, key, authorities), strict=True))
+        self._seen = self._marks()
+        self.material = self._read()
+        self.problem = ""
+        """Why what is in the files now is not used; empty: it is."""
+
+    def look(self) -> Material | None:
+        """Return what is in the files if that is new and can be used. May be asked on any thread.
+
+        A pair is written one file after the other: until both fit, nothing changes.
+        """
+        if (marks := self._marks()) == self._seen:
+            return None
+        self._seen = marks
+        try:
+            self.material = self._read()
+        except Unusable as error:
+            self.problem = str(error)
+            log.warning("certificate not changed", reason=str(error))
+            return None
+        self.problem = ""
+        log.info("certificate changed", ends={what: f"{at:%F %R}" for what, at in self.ends()})
+        return self.material
+
+    def ends(self) -> Iterator[tuple[str, datetime]]:
+        """Yield when what is in force ends: our `certificate`, and the last of `authorities`."""
+        if self.material.chain:
+            yield "certificate", described(self.material.chain)[0].ends
+        if self.material.authorities:
+            yield "authorities", max(each.ends for each in described(self.material.authorities))
+
+    def troubles(self, now: datetime) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong: `certificate_rejected` or `certificate_ending`, and a sentence."""
+        if self.problem:
+            text = f"files of certificates changed and cannot be used: {self.problem}"
+            yield "certificate_rejected", f"{text}; the last good ones stay in force"
+        for what, at in self.ends():
+            said = _SAID[what]
+            if at <= now:
+                yield "certificate_ending", f"{said} ended on {at:%F at %R} UTC: renew it"
+            elif at - now < SOON:
+                yield "certificate_ending", f"{said} ends on {at:%F at %R} UTC: renew it"
+
+    def _marks(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(_mark(path) for _, path in self._files)
+
+    def _read(self) -> Material:
+        chain, key, authorities = (_content(path, name) for name, path in self._files)
+        names = [name for name, _ in self._files]
+        if chain is not None and key is not None:
+            _check(chain, key, names)
+        if authorities is not None:
+            _authorities(authorities, names[2])
+        return Material(key or b"", chain or b"", authorities)
+
+
+_SAID = {
+    "certificate": "the certificate",
+    "authorities": "the last of the certificates that sign the other side's",
+}
+
+
+def described(pem: bytes) -> list[Certificate]:
+    """Return what the certificates of a file say, in their order. Raises `ValueError`."""
+    return [_described(each) for each in x509.load_pem_x509_certificates(pem)]
+
+
+def nodes_of(uris: Sequence[str], names: Sequence[str]) -> set[str]:
+    """Return the nodes that a certificate speaks for: by its URIs, or else by its DNS names."""
+    of_uris = {found[1] for uri in uris if (found := _NODE.match(uri))}
+    return of_uris or set(names)
+
+
+def now() -> datetime:
+    """Return the time that certificates go by."""
+    return datetime.now(UTC)
+
+
+def common_name(name: x509.Name) -> str:
+    """Return what people call the holder of a name."""
+    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if found else name.rfc4514_string() or "nobody"
+
+
+def _described(found: x509.Certificate) -> Certificate:
+    names: list[str] = []
+    uris: list[str] = []
+    is_authority = False
+    with suppress(x509.ExtensionNotFound):
+        said = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names += said.get_values_for_type(x509.DNSName)
+        names += [str(each) for each in said.get_values_for_type(x509.IPAddress)]
+        uris += said.get_values_for_type(x509.UniformResourceIdentifier)
+    with suppress(x509.ExtensionNotFound):
+        is_authority = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    return Certificate(
+        common_name(found.subject),
+        common_name(found.issuer),
+        tuple(names),
+        tuple(uris),
+        found.not_valid_before_utc,
+        found.not_valid_after_utc,
+        is_authority,
+    )
+
+
+def _mark(path: Path | None) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat() if path else None
+    except OSError:
+        return None
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino) if stat else None
+
+
+def _content(path: Path | None, setting: str) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES + 1)
+    except OSError as error:
+        why = (error.strerror or "no reason given").lower()
+        raise Unusable(f"`{setting}` cannot be read: {why}") from None
+    if len(raw) > FILE_BYTES:
+        raise Unusable(f"`{setting}` is too long for PEM")
+    return raw
+
+
+def _check(chain: bytes, key: bytes, names: Sequence[str]) -> None:
+    """Raise `Unusable` unless key and certificate belong together."""
+    try:
+        first = x509.load_pem_x509_certificates(chain)[0]
+    except ValueError:
+        raise Unusable(f"`{names[0]}` holds no certificate in PEM") from None
+    try:
+        loaded = serialization.load_pem_private_key(key, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise Unusable(f"`{names[1]}` holds no private key in PEM without a password") from None
+    if loaded.public_key() != first.public_key():
+        raise Unusable(f"`{names[1]}` is not the key of the certificate in `{names[0]}`")
+
+
+def _authorities(pem: bytes, setting: str) -> None:
+    try:
+        x509.load_pem_x509_certificates(pem)
+    except (ValueError, InvalidSignature):
+        raise Unusable(f"`{setting}` holds no certificate in PEM") from None
