@@ -26,6 +26,9 @@ from tests.killable import free_ports
 
 START_S = 15.0
 
+LATE_S = 8.0
+"""After which no try is carried out late: a member lets go of what it could not propose in 7 s."""
+
 
 def binary() -> Path | None:
     """Return the etcd to run; `None`: there is none."""
@@ -145,12 +148,33 @@ async def until(holds: Callable[[], bool], limit_s: float = 10.0) -> float:
     return time.monotonic() - began
 
 
+def etcdctl(member: Member, *words: str) -> str:
+    """Run etcd's own command line; return what it prints."""
+    found = binary()
+    assert found is not None
+    done = subprocess.run(
+        [found.parent / "etcdctl", "--endpoints", member.url, *words],
+        check=True,
+        capture_output=True,
+        timeout=10,
+        env={"ETCDCTL_API": "3"},
+    )
+    return done.stdout.decode()
+
+
+class Away(Exception):
+    """A member did not do what it was asked for."""
+
+
 async def compact(member: Member, revision: int) -> None:
-    """Have an etcd forget what was before a revision."""
+    """Have an etcd forget what was before a revision. Raises `Away`."""
     async with grpc.aio.insecure_channel(member.url.removeprefix("http://")) as channel:
         call = channel.unary_unary(
             "/etcdserverpb.KV/Compact",
             request_serializer=pb.CompactionRequest.SerializeToString,
             response_deserializer=pb.CompactionResponse.FromString,
         )
-        await call(pb.CompactionRequest(revision=revision, physical=True), timeout=5)
+        try:
+            await call(pb.CompactionRequest(revision=revision, physical=True), timeout=5)
+        except grpc.aio.AioRpcError as error:
+            raise Away(error.details()) from error

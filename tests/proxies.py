@@ -12,9 +12,11 @@ class Proxy:
     def __init__(self, server: str) -> None:
         parts = urlsplit(server)
         self._host, self._port = parts.hostname or "", parts.port or 0
-        self.url = ""
+        self.url, self.scheme = "", parts.scheme
         self.mute = False
         """Nothing that the server says is passed on; what clients say is."""
+        self.late_s = 0.0
+        """By how much later each part of what the server says is passed on."""
         self._writers: set[asyncio.StreamWriter] = set()
 
     def cut(self) -> None:
@@ -42,6 +44,8 @@ class Proxy:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_answer: bool
     ) -> None:
         while part := await reader.read(65536):
+            if is_answer and self.late_s:
+                await asyncio.sleep(self.late_s)
             if not (is_answer and self.mute):
                 writer.write(part)
                 await writer.drain()
@@ -53,7 +57,7 @@ async def proxy(server: str) -> AsyncIterator[Proxy]:
     """Run a proxy before a server."""
     made = Proxy(server)
     listener = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    made.url = f"{made.scheme}://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     try:
         yield made
     finally:

@@ -109,7 +109,8 @@ class Store(Protocol):
         """Carry out all writes if each key is still at its expected revision, else none.
 
         Returns the store's revision after it, or `None` when a key was not as expected. At most
-        `MAX_WRITES`, each of another key. Raises `LeaseLost` where a lease is not there.
+        `MAX_WRITES`, each of another key. Raises `LeaseLost` where a lease is not there. Of nothing
+        but deletions whose answer was lost it may be a later revision.
 
         A try whose answer was lost may be carried out late, after other writes: where that would
         do harm, name what each key is expected to be.

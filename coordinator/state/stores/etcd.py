@@ -4,6 +4,7 @@ What is written here is under one prefix of keys. After an answer that did not c
 tried again and then read back, so that whoever was first is told so.
 """
 
+import random
 import secrets
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from coordinator.state.stores.etcd_calls import (
     Refused,
     Tries,
 )
+from lineside.clock import Clock, SystemClock
 from lineside.v1 import etcd_pb2 as pb
 
 LIFE_KEY = "store/life"
@@ -46,9 +48,16 @@ PAGE = 500
 class EtcdStore:
     """One process's client."""
 
-    def __init__(self, access: Access, root: str = "/lineside/") -> None:
+    def __init__(
+        self,
+        access: Access,
+        root: str = "/lineside/",
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
         """`root` begins every key. Nothing is connected before the first call."""
-        self._calls = Calls(access)
+        self._calls = Calls(access, clock or SystemClock(), rng or random.Random())
         self._root = root
         self._life = ""
         """Of the etcd that was listed last, or watched."""
@@ -94,10 +103,10 @@ class EtcdStore:
                 for write in writes
             ],
         )
-        tries, before = Tries(), self._seen
+        tries, before = Tries(self._calls), self._seen
         with _told():
             while True:
-                async with tries.one(self._calls):
+                async with tries.one():
                     answer = await self._calls.ask(TXN, request)
                     self._seen = max(self._seen, answer.header.revision)
                     if answer.succeeded:

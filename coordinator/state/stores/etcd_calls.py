@@ -6,7 +6,6 @@ certificates and of the password are read again after a failure, so they may be 
 
 import asyncio
 import random
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import grpc
 import grpc.aio
 
 from coordinator.state.store import StoreUnavailable
+from lineside.clock import Clock
 from lineside.v1 import etcd_pb2 as pb
 
 TRY_S = 2.0
@@ -25,6 +25,9 @@ TRY_S = 2.0
 
 LIMIT_S = 6.0
 """For one call with all its tries: members take up to 2 s to choose a new leader."""
+
+CONNECT_S = 5.0
+"""For a connection, its handshake included: it goes on from try to try of one call."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
@@ -36,7 +39,7 @@ OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),  # a member that vanished is noticed within 13 s
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1_000),  # what connecting may take
+    ("grpc.min_reconnect_backoff_ms", int(1000 * CONNECT_S)),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),  # two clients in a process share no connection
 ]
@@ -119,7 +122,8 @@ class Access:
 class Calls:
     """One process's calls to one etcd."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, clock: Clock, rng: random.Random) -> None:
+        self.clock, self.rng = clock, rng
         self._access = access
         self._channels: dict[str, grpc.aio.Channel] = {}
         # Those whose certificates changed: what runs on them may end. Full: the oldest is closed.
@@ -137,9 +141,9 @@ class Calls:
         Raises `StoreUnavailable`, and `Refused`. A call may have been carried out in either case,
         and more than once in any.
         """
-        tries = Tries()
+        tries = Tries(self)
         while True:
-            async with tries.one(self):
+            async with tries.one():
                 return await self.ask(method, request)
 
     async def ask(self, method: Method[Q, A], request: Q) -> A:
@@ -160,9 +164,9 @@ class Calls:
 
     async def keep_alive(self, lease: int) -> int:
         """Return what a lease has left after it began anew, in seconds; 0: there is none."""
-        tries = Tries()
+        tries = Tries(self)
         while True:
-            async with tries.one(self):
+            async with tries.one():
                 channel, metadata = await self.connected()
                 stream: Any = channel.stream_stream(
                     KEEP_ALIVE,
@@ -293,23 +297,24 @@ class Ended(Exception):
 class Tries:
     """The tries of one call: pauses between them, and when to give up."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Calls) -> None:
         self.failed = 0
-        self._deadline = time.monotonic() + LIMIT_S
+        self._calls, self._clock = calls, calls.clock
+        self._deadline = self._clock.monotonic() + LIMIT_S
         self._pause_s = FIRST_PAUSE_S
 
-    def one(self, calls: Calls) -> "_Try":
+    def one(self) -> "_Try":
         """Return a context that swallows what is worth another try, after a pause."""
-        return _Try(self, calls)
+        return _Try(self, self._calls)
 
     async def pause(self, why: str) -> None:
         """Wait, ever longer. Raises `StoreUnavailable` when the time is up."""
         self.failed += 1
-        pause_s = self._pause_s * random.uniform(0.5, 1.0)
-        if time.monotonic() + pause_s > self._deadline:
+        pause_s = self._pause_s * self._calls.rng.uniform(0.5, 1.0)
+        if self._clock.monotonic() + pause_s > self._deadline:
             raise StoreUnavailable(f"etcd: {why}")
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        await asyncio.sleep(pause_s)
+        await self._clock.sleep(pause_s)
 
 
 class _Try:

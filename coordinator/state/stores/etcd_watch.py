@@ -5,7 +5,6 @@ that there was nothing up to it: taken from a `created` answer it would skip wha
 """
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -64,7 +63,7 @@ class _Watch:
         self._refusals = 0
 
     async def pause(self) -> None:
-        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
+        await self._calls.clock.sleep(self._pause_s * self._calls.rng.uniform(0.5, 1.0))
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     async def read(self) -> AsyncGenerator[Sequence[pb.Event], None]:
