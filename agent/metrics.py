@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from agent.gpu_metrics import gpu_metrics
 from agent.node import Node
 from agent.scrape import Failure
+from lineside.about import About
 from lineside.clock import Clock
 from lineside.signals import Events
 
@@ -39,6 +40,7 @@ class AgentMetrics(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
+        registry.register(About(clock))
         """Read everything once."""
         yield from self._of_engines()
         yield from self._of_scrapes()

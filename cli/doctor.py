@@ -1,21 +1,25 @@
-"""`lineside doctor`: what an engine lacks for Lineside, in words, with the flag that adds it."""
+"""`lineside doctor`: what engines or a whole cluster lack for Lineside, and what to do about it."""
 
 import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 
+from cli import kube, processes
+from cli.children import CouldNotRun
 from cli.commands import Subcommands
-from cli.examination import examine, shown
+from cli.examination import Report, examine, shown
 from cli.shown import console
 from cli.up import add_engine_option
 
 DESCRIPTION = """\
-Look at engines and say what each lacks for Lineside, what still works without
-it, and the flag of `vllm serve` that adds it. An engine is written as for `up`.
-Only reads, unless --probe is given.
+Say what engines or, with --kubernetes, a whole cluster lacks for Lineside,
+what still works without it, and what adds it. Only reads, but for --probe.
 
-Exit codes: 0 no problems, 1 problems, 2 usage, 3 an engine does not answer."""
+Exit codes: 0 no problems, 1 problems, 2 usage, 3 something does not answer."""
 
 
 def add_to(commands: Subcommands) -> None:
@@ -24,24 +28,67 @@ def add_to(commands: Subcommands) -> None:
         "doctor",
         help="what an engine lacks for Lineside, and the flag that adds it",
         description=DESCRIPTION,
-        usage="lineside doctor --engine URL[,OPTION=VALUE...] [--engine ...] [options]",
+        usage="lineside doctor --engine URL[,OPTION=VALUE...] [--engine ...] [options]\n"
+        "       lineside doctor --kubernetes [options]",
     )
-    add_engine_option(command)
+    add_engine_option(command, required=False)
+    command.add_argument("--kubernetes", action="store_true", help="look at a cluster")
+    command.add_argument("--kubeconfig", type=Path, metavar="FILE", help="how to reach it")
+    command.add_argument("--context", metavar="NAME", help="one of that file's contexts")
+    command.add_argument(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        help=f"of Lineside (default: the context's, else {kube.NAMESPACE})",
+    )
     command.add_argument(
         "--probe",
         action="store_true",
         help="send each engine a short prompt twice, and listen to its events",
     )
     command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.set_defaults(run=lambda arguments: asyncio.run(_doctor(arguments)))
+    command.set_defaults(run=lambda arguments: asyncio.run(_doctor(arguments, command)))
 
 
-async def _doctor(arguments: argparse.Namespace) -> int:
+async def _doctor(arguments: argparse.Namespace, command: argparse.ArgumentParser) -> int:
+    if arguments.kubernetes == bool(arguments.engine):
+        command.error("say --engine URL or --kubernetes")
+    if not arguments.kubernetes and (
+        arguments.kubeconfig or arguments.context or arguments.namespace
+    ):
+        command.error("--kubeconfig, --context and -n go with --kubernetes")
+    if arguments.kubernetes:
+        return await _of_cluster(arguments)
     reports = await examine(arguments.engine, with_probe=arguments.probe)
-    if arguments.json:
-        sys.stdout.write(json.dumps({"engines": [report.to_json() for report in reports]}) + "\n")
-    else:
-        console().print(shown(reports), soft_wrap=True)
+    _print(reports, "engines", arguments.json)
     if not all(report.reached for report in reports):
         return 3
+    return _code(reports)
+
+
+async def _of_cluster(arguments: argparse.Namespace) -> int:
+    try:
+        reports = await kube.examine(
+            arguments.kubeconfig,
+            arguments.context,
+            arguments.namespace,
+            processes.version(),
+            datetime.now(UTC),
+        )
+    except kube.Unreachable as error:
+        raise CouldNotRun(
+            str(error), "--kubeconfig, --context or KUBECONFIG name a cluster"
+        ) from None
+    _print(reports, "parts", arguments.json)
+    return _code(reports)
+
+
+def _print(reports: Sequence[Report], name: str, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({name: [report.to_json() for report in reports]}) + "\n")
+    else:
+        console().print(shown(reports), soft_wrap=True)
+
+
+def _code(reports: Sequence[Report]) -> int:
     return 1 if any(report.problems for report in reports) else 0

@@ -101,12 +101,12 @@ def add_to(commands: Subcommands) -> None:
     command.set_defaults(run=lambda arguments: asyncio.run(_up(arguments)))
 
 
-def add_engine_option(command: Parser) -> None:
+def add_engine_option(command: Parser, *, required: bool = True) -> None:
     """Add `--engine`, which names the engines that a command is about."""
     command.add_argument(
         "--engine",
         action="append",
-        required=True,
+        required=required,
         type=_engine,
         metavar="URL[,...]",
         help="an engine; again for each one",

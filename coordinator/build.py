@@ -58,9 +58,11 @@ from coordinator.state.stores.opening import store_of
 from coordinator.tagging import GivenTags
 from coordinator.tokens.hub import Hub
 from coordinator.tokens.sources import Tokens
+from coordinator.tokens.views import TokenizerViews
 from coordinator.trust.agents import AgentTrust, TrustMetrics
 from coordinator.watch import WatchedService
 from lineside import logs
+from lineside.about import About
 from lineside.clock import SystemClock
 from lineside.ids import EngineId
 
@@ -156,6 +158,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         DoorMetrics(gateways),
         EnvoyMetrics(envoy),
         TrustMetrics(trust),
+        TokenizerViews(core.cluster.assigned, core.tokens.checks),
     ):
         registry.register(metrics)
     dispatcher = dispatch.Dispatcher(
@@ -354,6 +357,7 @@ def _registry() -> CollectorRegistry:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     return registry
+    registry.register(About(SystemClock()))
 
 
 def _reader_of(keys: ProviderKeys) -> Callable[[Resources], None]:

@@ -166,11 +166,16 @@ async def metrics_of_processes() -> dict[str, list[Described]]:
     registry = CollectorRegistry()
     async with asyncio.TaskGroup() as tasks:
         node = Node(tasks, SystemClock(), None, None, NodeGpus)  # type: ignore[arg-type]
-        AgentMetrics(registry, node, dict, SystemClock())
+        AgentMetrics(registry, node, dict, tuple, SystemClock())
         agents = _described(registry)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
-    return {"Coordinator:": ours, "Agent:": agents}
+    both = [metric for metric in ours if metric in agents]
+    return {
+        "Both:": both,
+        "Coordinator:": [metric for metric in ours if metric not in both],
+        "Agent:": [metric for metric in agents if metric not in both],
+    }
 
 
 def _described(registry: CollectorRegistry) -> list[Described]:

@@ -1,0 +1,67 @@
+"""What the doctor asks an API server through, and what comes back. Types only.
+
+Whoever implements `Api` brings address and credentials; nothing here knows them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer. `body` is the JSON that it holds, else its text."""
+
+    status: int
+    body: Any = None
+    at: tuple[float, float] = (0.0, 0.0)
+    """Unix time here before and after: what a clock that it tells is compared with."""
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """The members of a list; empty: it is none."""
+        listed = self.body.get("items") if isinstance(self.body, dict) else None
+        return listed if self.status == 200 and isinstance(listed, list) else []
+
+
+class Unreachable(Exception):
+    """The API server cannot be asked at all. Says why, without a credential."""
+
+
+class Api(Protocol):
+    """Asks one API server. Raises `Unreachable`; every answer, 403 as well, is an `Answer`."""
+
+    async def get(self, path: str, query: Mapping[str, str] = {}) -> Answer:
+        """Read a path."""
+        ...
+
+    async def review(self, path: str, body: Mapping[str, Any]) -> Answer:
+        """Post what creates nothing: an access review."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """Something that could not be looked at."""
+
+    what: str
+    verb: str
+    """What to allow, as `kubectl auth can-i` takes it."""
+    status: int
+
+
+@dataclass(slots=True)
+class Blinds:
+    """All that could not be looked at, each once."""
+
+    seen: dict[str, Blind] = field(default_factory=dict)
+
+    def note(self, answer: Answer, what: str, verb: str, absent: tuple[int, ...] = ()) -> bool:
+        """Return whether an answer says something; remember what was not to be had.
+
+        `absent` are statuses that are an answer, too.
+        """
+        if answer.status == 200 or answer.status in absent:
+            return True
+        self.seen.setdefault(what, Blind(what, verb, answer.status))
+        return False
