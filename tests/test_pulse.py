@@ -4,17 +4,15 @@ import asyncio
 
 from coordinator.state.pulse import ANSWER_S, LOOK_S, Pulse
 from coordinator.state.store import SECRET_KEY, Delete, Put, StoreUnavailable
-from coordinator.state.stores.sqlite import SqliteStore
 from tests.manual_clock import ManualClock
+from tests.resting import Resting
 
 
-class Fickle(SqliteStore):
+class Fickle(Resting):
     """A store that goes away, or becomes another one, when a test says so."""
 
-    def __init__(self) -> None:
-        super().__init__(":memory:")
-        self.away = ""
-        self.lives = 1
+    away = ""
+    lives = 1
 
     async def life(self) -> str:
         if self.away:
@@ -25,16 +23,17 @@ class Fickle(SqliteStore):
 async def test_it_says_why_the_store_is_away_and_when_it_is_back() -> None:
     store, clock, remade = Fickle(), ManualClock(), list[int]()
     pulse = Pulse(store, b"secret", clock, lambda: remade.append(1))
-    running = asyncio.ensure_future(pulse.run())
     said = []
-    for away in ("", "etcd: connection refused", ""):
-        store.away = away
-        while pulse.away != away:
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(pulse.run())
+        for away in ("", "etcd: connection refused", ""):
+            await store.rest()
+            store.away = away
             await clock.advance(LOOK_S)
-            await asyncio.sleep(0.001)
-        said.append(pulse.away)
+            await store.rest()
+            said.append(pulse.away)
+        running.cancel()
     assert (said, pulse.wipes, remade) == (["", "etcd: connection refused", ""], 0, [])
-    running.cancel()
     await store.close()
 
 

@@ -7,21 +7,20 @@ from functools import partial
 
 import pytest
 
+from coordinator.state.following import Following
 from coordinator.state.leader import Leadership
 from coordinator.state.members import Coordinator, Membership
 from coordinator.state.store import LeaseId, StoreUnavailable, Write
-from coordinator.state.stores.sqlite import SqliteStore
 from coordinator.state.tenure import TTL_S, Tenure
 from lineside.ids import NodeId
 from tests.manual_clock import ManualClock
+from tests.resting import Resting
 
 
-class Cut(SqliteStore):
+class Cut(Resting):
     """A store on a test's clock whose leases cannot be kept when a test says so."""
 
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(":memory:", clock=clock)
-        self.is_cut = False
+    is_cut = False
 
     async def keep(self, lease: LeaseId) -> None:
         if self.is_cut:
@@ -30,22 +29,20 @@ class Cut(SqliteStore):
 
 
 @asynccontextmanager
-async def running(clock: ManualClock, *parts: Tenure | Leadership) -> AsyncIterator[None]:
-    tasks = [asyncio.ensure_future(part.run()) for part in parts]
-    await passing(clock, 0)
-    try:
+async def running(store: Resting, *parts: Tenure | Leadership | Following) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as tasks:
+        made = [tasks.create_task(part.run()) for part in parts]
+        await store.rest()
         yield
-    finally:
-        for task in tasks:
+        for task in made:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def passing(clock: ManualClock, seconds: float) -> None:
-    """Let time pass, and the store's thread do its work in every step of it."""
+async def passing(store: Resting, clock: ManualClock, seconds: float) -> None:
+    """Let time pass, and the store do all that it is asked for in every step of it."""
     for step in [0.0, *[0.25] * int(4 * seconds)]:
         await clock.advance(step)
-        await asyncio.sleep(0.004)
+        await store.rest()
 
 
 async def test_keys_are_held_as_long_as_they_are_wanted() -> None:
@@ -54,21 +51,21 @@ async def test_keys_are_held_as_long_as_they_are_wanted() -> None:
     tenure = Tenure(store, clock)
     for n in range(250):  # more than one transaction takes
         tenure.hold(f"k/{n:03}", b"1")
-    async with running(clock, tenure):
-        await passing(clock, 1)
+    async with running(store, tenure):
+        await passing(store, clock, 1)
         assert len((await store.range("k/")).entries) == 250
         tenure.drop("k/000")
         tenure.hold("k/001", b"2")
-        await passing(clock, 3 * TTL_S)
+        await passing(store, clock, 3 * TTL_S)
         entries = (await store.range("k/")).entries
         assert ("k/000" in entries, entries["k/001"].value, len(entries)) == (False, b"2", 249)
         assert tenure.made == 1
         written = await store.revision()
-        await passing(clock, TTL_S)
+        await passing(store, clock, TTL_S)
         assert await store.revision() == written  # to keep a lease writes no key
         await tenure.end()
         assert (await store.range("k/")).entries == {}
-        await passing(clock, TTL_S)
+        await passing(store, clock, TTL_S)
         assert (await store.range("k/")).entries == {}
     await store.close()
 
@@ -97,8 +94,8 @@ async def test_one_that_ends_in_the_middle_leaves_no_key(during: str) -> None:
     tenure = Tenure(store, clock)
     for n in range(250):  # more than one transaction takes
         tenure.hold(f"k/{n:03}", b"1")
-    async with running(clock, tenure):
-        await passing(clock, 1)
+    async with running(store, tenure):
+        await passing(store, clock, 1)
         assert (await store.range("k/")).entries == {}
     await store.close()
 
@@ -109,17 +106,17 @@ async def test_one_that_cannot_keep_its_lease_knows_before_it_ends() -> None:
     tenure = Tenure(store, clock)
     leadership = Leadership(store, tenure, "chore", "me", clock)
     tenure.hold("k", b"1")
-    async with running(clock, tenure, leadership):
-        await passing(clock, 3)
+    async with running(store, tenure, leadership):
+        await passing(store, clock, 3)
         assert (leadership.leads, leadership.leader) == (True, "me")
         store.is_cut = True
         while await store.get("k"):
             held = leadership.leads
-            await passing(clock, 0.25)
+            await passing(store, clock, 0.25)
         assert not held, "it led until the store let go of its lease"
         assert not leadership.leads
         store.is_cut = False
-        await passing(clock, 5)
+        await passing(store, clock, 5)
         assert await store.get("k") is not None
         assert (leadership.leads, tenure.made) == (True, 2)
     await store.close()
@@ -135,11 +132,9 @@ async def test_members_show_who_misses_whom() -> None:
     for name, each in members.items():
         each.join(Coordinator("1.0", 5.0, {"http": f"{name}:80"}))
         each.look()
-    async with running(clock, *(each.tenure for each in members.values())):
-        await passing(clock, 1)
-        one = members["a"]
-        following = asyncio.ensure_future(one.following.run())
-        await passing(clock, 1)
+    one = members["a"]
+    async with running(store, *(each.tenure for each in members.values()), one.following):
+        await passing(store, clock, 1)
         assert one.shown() == {
             "me": "a",
             "coordinators": [
@@ -153,7 +148,6 @@ async def test_members_show_who_misses_whom() -> None:
         }
         connected["b"].clear()
         members["b"].look()
-        await passing(clock, 1)
+        await passing(store, clock, 1)
         assert one.agents() == {"n/1": ["a"], "n2": ["a"]}
-        following.cancel()
     await store.close()

@@ -11,6 +11,7 @@ from contextlib import suppress
 from coordinator.state.following import Following
 from coordinator.state.store import LeaseId, LeaseLost, Store, StoreUnavailable
 from coordinator.state.tenure import Tenure
+from coordinator.state.waiting import heard_within
 from lineside import logs
 from lineside.clock import Clock
 
@@ -63,7 +64,7 @@ class Leadership:
                 with suppress(StoreUnavailable, LeaseLost):
                     await self._try()
             self._heard.clear()
-            await self._pause()
+            await heard_within(self._heard, LOOK_S, self._clock)
 
     async def _try(self) -> None:
         lease = self._tenure.lease
@@ -73,12 +74,3 @@ class Leadership:
         if written := await self._store.compare_and_set(self.key, None, value, lease):
             self._under, self._revision = lease, written.revision
             log.info("leading", chore=self.key.removeprefix(PREFIX))
-
-    async def _pause(self) -> None:
-        heard = asyncio.ensure_future(self._heard.wait())
-        sleeping = asyncio.ensure_future(self._clock.sleep(LOOK_S))
-        try:
-            await asyncio.wait([heard, sleeping], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            heard.cancel()
-            sleeping.cancel()

@@ -17,6 +17,7 @@ from coordinator.state.store import (
     StoreUnavailable,
     Write,
 )
+from coordinator.state.waiting import heard_within
 from lineside import logs
 from lineside.clock import Clock
 
@@ -76,7 +77,8 @@ class Tenure:
             except StoreUnavailable:
                 await self._clock.sleep(RETRY_S)  # readiness tells of it
             else:
-                await self._wait(self._ttl_s / 3)
+                await heard_within(self._wake, self._ttl_s / 3, self._clock)
+                self._wake.clear()
 
     async def end(self) -> None:
         """Have all keys go now: this process stops."""
@@ -114,14 +116,3 @@ class Tenure:
     def _as_wanted(self, key: str, lease: LeaseId) -> Write:
         value = self._wanted.get(key)
         return Delete(key) if value is None else Put(key, value, lease)
-
-    async def _wait(self, limit_s: float) -> None:
-        """Wait, or until something is to be written."""
-        sleeping = asyncio.ensure_future(self._clock.sleep(limit_s))
-        waking = asyncio.ensure_future(self._wake.wait())
-        try:
-            await asyncio.wait([sleeping, waking], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            waking.cancel()
-            self._wake.clear()
