@@ -231,6 +231,7 @@ def _core(
     service = _service(
         config, breakers, rules, caches, tokens, learned, inflight, secret, registry, keys
     )
+    stack.callback(service.heavy.close)
     return _Core(cluster, caches, rules, tokens, learned, breakers, service, peers)
 
 

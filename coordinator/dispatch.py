@@ -7,6 +7,7 @@ the request.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from io import BytesIO
 
 import aiohttp
@@ -22,6 +23,7 @@ from coordinator.config import Timeouts
 from coordinator.credentials import Credentials
 from coordinator.doors.offers import PRIVATE, RANK, REQUEST_ID, set_by
 from coordinator.engines import Engine
+from coordinator.large import embody
 from coordinator.providers.cooldowns import asked_pause_s
 from coordinator.providers.keys import ProviderKeys
 from coordinator.refusal import (
@@ -101,6 +103,8 @@ class Dispatcher:
         """
         stripped: EngineId | None = None
         while True:
+            if (unfit := await embody(self._service, routed)) is not None:
+                return unfit
             answer = await self._try(routed, path, headers)
             if isinstance(answer, Attempt):
                 if not answer.reached and isinstance(routed.target, Engine):
@@ -149,14 +153,15 @@ class Dispatcher:
     async def _try(
         self, routed: Routed, path: str, headers: CIMultiDict[str]
     ) -> aiohttp.ClientResponse | Attempt:
-        target = routed.target
+        target, body = routed.target, routed.body
+        assert body is not None
         url: str | URL
         if isinstance(target, Engine):
             url, sent, limit_s = target.base_url + path, headers.copy(), None
             if target.rank is not None:
                 sent[RANK] = str(target.rank)
         else:
-            url, sent = await self._to_provider(routed, target)
+            url, sent = await self._to_provider(routed, target, body)
             limit_s = target.timeout_s
             for name in target.dialect.kept(routed.request.api):
                 if name in headers:
@@ -166,7 +171,7 @@ class Dispatcher:
             async with asyncio.timeout(limit_s):
                 return await self._session.post(
                     url,
-                    data=BytesIO(routed.body) if len(routed.body) > WHOLE_BYTES else routed.body,
+                    data=BytesIO(body) if len(body) > WHOLE_BYTES else body,
                     headers=sent,
                     timeout=self._timeout,
                     allow_redirects=False,
@@ -180,19 +185,18 @@ class Dispatcher:
             reason = f"no answer within {limit_s:g} s"
             return Attempt(target.id, Repeat.UNCERTAIN, reason, waited_s=limit_s)
 
-    async def _to_provider(self, routed: Routed, target: Provider) -> tuple[URL, CIMultiDict[str]]:
+    async def _to_provider(
+        self, routed: Routed, target: Provider, body: bytes
+    ) -> tuple[URL, CIMultiDict[str]]:
         """Return where a provider gets the request, and all headers that it gets with it."""
         api = spoken(target, routed.request.api)
         assert api is not None  # else it was no candidate
         streams, model = routed.request.stream, target.upstream[routed.candidate.model]
         url = target.base_url + target.dialect.path(api, model, streams)
         accept = _STREAMS.get(api, "text/event-stream") if streams else "application/json"
-        arguments = target, url, routed.body, accept
-        if len(routed.body) > WHOLE_BYTES:  # signing reads all of it
-            return URL(url, encoded=True), await asyncio.to_thread(
-                self._provider_keys.headers, *arguments
-            )
-        return URL(url, encoded=True), self._provider_keys.headers(*arguments)
+        headers = partial(self._provider_keys.headers, target, url, body, accept)
+        # Signing reads all of it.
+        return URL(url, encoded=True), await self._service.heavy.run(headers, len(body))
 
 
 _UNREACHABLE: tuple[tuple[type[Exception], str], ...] = (

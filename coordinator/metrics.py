@@ -288,7 +288,7 @@ class Gauges(Collector):
             wait.add_metric([view.engine.id], queue.wait_s)
             away.add_metric([view.engine.id], float(bool(view.away)))
             asleep.add_metric([view.engine.id], float(view.asleep))
-            recent.add_metric([view.engine.id], self._service.recent.seconds(view.engine))
+            recent.add_metric([view.engine.id], self._service.decider.recent.seconds(view.engine))
             failing.add_metric([view.engine.id], float(bool(view.failing)))
             _add_cache(view, state, age)
         yield from (inflight, queued, wait, recent, away, asleep, failing, state, age)
@@ -299,7 +299,7 @@ class Gauges(Collector):
             "Mean relative error of predicted times to first token; above 0: tokens came later",
         )
         error = _per_engine("lineside_engine_ttft_error", "The same, whatever the direction")
-        for name, off in self._service.predictor.errors.items():
+        for name, off in self._service.decider.predictor.errors.items():
             bias.add_metric([name], off.bias)
             error.add_metric([name], off.error)
         text = "Share of recent work of the busiest engine, times the engines: 1 is even"
@@ -309,7 +309,7 @@ class Gauges(Collector):
         members: dict[GroupId, list[EngineId]] = {}
         for engine in self._service.cluster.assigned():
             members.setdefault(engine.group, []).append(engine.id)
-        for group, shares in self._service.recent.shares().items():
+        for group, shares in self._service.decider.recent.shares().items():
             names = members.get(group, [])
             busiest.add_metric([group], max(shares.values()) * len(names))
             few = STARVED / max(1, len(names))

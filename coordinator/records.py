@@ -13,6 +13,7 @@ from coordinator.attempts import Attempt
 from coordinator.candidates import Candidate
 from coordinator.refusal import Reply
 from coordinator.route import Decision
+from coordinator.tokens.tokenized import Tokenized
 from lineside.ids import EngineId, TenantId
 from policies.facts import Truth
 from policies.model import SetFields
@@ -71,6 +72,11 @@ class Record:
     passed_over: dict[EngineId, str] = field(default_factory=dict)
     """Backends that its body could not be put to, and what stands in the way."""
     outcome: Outcome = field(default_factory=Outcome)
+
+    def note_tokens(self, tokenized: Tokenized) -> None:
+        """Note how the prompt's tokens are known."""
+        self.tokens, self.tokens_reason = tokenized.state.value, tokenized.reason
+        self.prompt_tokens = tokenized.count
 
     @property
     def _predicted(self) -> Candidate | None:

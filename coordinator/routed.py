@@ -24,7 +24,8 @@ class Routed:
     record: Record
     request: Canonical = field(repr=False)
     candidate: Candidate
-    body: bytes = field(repr=False)
+    body: bytes | None = field(repr=False)
+    """`None`: `large.embody` is to make it."""
     lease: Lease
     claim: Claim | None
     seen: Seen | None = field(repr=False)
@@ -38,6 +39,8 @@ class Routed:
     """When the backend was chosen that has the request now."""
     own_s: float | None = None
     """What its prefill took, where that could be told."""
+    meter: bool = True
+    """Its backend takes it that streams are asked for their usage."""
     ttft_s: float | None = None
     """From `decided` to its first token."""
 

@@ -16,16 +16,15 @@ from coordinator.attempts import Attempt, may_repeat
 from coordinator.audit import Audit
 from coordinator.bodies import Bodies
 from coordinator.candidates import Candidate
-from coordinator.canonical import Canonical
+from coordinator.canonical import BadRequest, Canonical
 from coordinator.cluster import Cluster
 from coordinator.decider import Decider
 from coordinator.engines import Engine
+from coordinator.heavy import Heavy
 from coordinator.inflight import InFlight
 from coordinator.lessons import learn
 from coordinator.limits import Limiter, Reservation, Usage
 from coordinator.overlay import Overlay
-from coordinator.predict import Predictor
-from coordinator.recent import RecentWork
 from coordinator.records import End, Record, Records
 from coordinator.refusal import (
     Draining,
@@ -44,7 +43,7 @@ from coordinator.routed import rest_of
 from coordinator.seen import Keys, Seen
 from coordinator.tagging import Tagger
 from coordinator.targets import ANYWHERE, Reach
-from coordinator.tokens.tokenized import Tokenized
+from coordinator.translate.requests import Untranslatable
 from coordinator.unserved import why_unserved
 from lineside.clock import Clock
 from lineside.ids import ModelName, TenantId
@@ -70,6 +69,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.bodies = Bodies()
+        self.heavy = Heavy()
 
     @property
     def cluster(self) -> Cluster:
@@ -85,16 +85,6 @@ class Service:
     def overlay(self) -> Overlay:
         """The claims."""
         return self.decider.overlay
-
-    @property
-    def recent(self) -> RecentWork:
-        """What engines were given lately."""
-        return self.decider.recent
-
-    @property
-    def predictor(self) -> Predictor:
-        """What engines' first tokens teach."""
-        return self.decider.predictor
 
     @property
     def clock(self) -> Clock:
@@ -155,10 +145,8 @@ class Service:
         record.attempts.append(failed)
         if not may_repeat(record.attempts) or routed.seen is None:
             return False
-        now = self.clock.monotonic()
-        views, cooldowns = self.cluster.snapshot(now).engines, self.decider.cooldowns
-        left = rest_of(record, views, lambda provider: cooldowns.pause(provider, now))
-        asked, announces = routed.verdict.set, self.audit.asks
+        asked, announces, now = routed.verdict.set, self.audit.asks, self.clock.monotonic()
+        left = self._left(routed)
         found = self.bodies.first(routed.request, left, asked, record, announces, now)
         if not isinstance(found, tuple):
             return False
@@ -167,12 +155,20 @@ class Service:
         routed.body = body
         return True
 
+    def pass_over(self, routed: Routed, unfit: Untranslatable) -> bool:
+        """Move on from a backend that a request cannot be put to; return whether there is one."""
+        routed.record.passed_over[routed.target.id] = unfit.message
+        if routed.seen is None or (left := next(iter(self._left(routed)), None)) is None:
+            return False
+        self._move(routed, left, routed.seen)
+        return True
+
     def again(self, routed: Routed, failed: Attempt) -> bool:
         """Ask the same backend once more, without its usage; return whether that may be."""
         routed.record.attempts.append(failed)
         if not may_repeat(routed.record.attempts):
             return False
-        asked = routed.verdict.set
+        routed.meter, asked = False, routed.verdict.set
         routed.body = self.bodies.unmetered(routed.request, routed.candidate, asked)
         return True
 
@@ -243,7 +239,8 @@ class Service:
     def failed(self, routed: Routed, refusal: Refusal) -> bool:
         """Note that no answer came, or only a part of one."""
         reply = to_reply(blamed(refusal, routed.candidate.type))
-        if not self._end(routed, "failed", reply.status):
+        end: End = "refused" if isinstance(refusal, BadRequest) else "failed"
+        if not self._end(routed, end, reply.status):
             return False
         routed.record.refusal = reply
         self.limiter.refund(routed.reservation)
@@ -280,7 +277,7 @@ class Service:
         if isinstance(seen, Denied):
             record.policy, record.rule = seen.source.policy, seen.source.rule
             return PolicyDenied(seen.message, seen.status)
-        _note_tokens(record, seen.tokenized)
+        record.note_tokens(seen.tokenized)
         return self._unknown(request.model, seen) if seen.is_hopeless else seen
 
     def _unknown(self, model: str, seen: Seen) -> Refusal:
@@ -294,7 +291,7 @@ class Service:
         record.policy, record.rule = verdict.source.policy, verdict.source.rule
         record.stage = verdict.source.part
         if isinstance(verdict, Chosen):
-            _note_tokens(record, seen.tokens.get(decision.chosen.model, seen.tokenized))
+            record.note_tokens(seen.tokens.get(decision.chosen.model, seen.tokenized))
         return decision, keys
 
     def _taken(
@@ -345,8 +342,15 @@ class Service:
         routed.record.overdue_tokens = overdue(self.decider, candidate, routed.keys)
         taken = account(self.decider, candidate, seen, routed.keys, self.lease_s)
         routed.lease, routed.claim = taken
+        routed.body, routed.meter = None, True
         routed.candidate = routed.record.served_by = candidate
         routed.decided = self.clock.monotonic()
+
+    def _left(self, routed: Routed) -> list[Candidate]:
+        """Return the fallbacks that may still be tried, in order."""
+        now, cooldowns = self.clock.monotonic(), self.decider.cooldowns
+        views = self.cluster.snapshot(now).engines
+        return rest_of(routed.record, views, lambda provider: cooldowns.pause(provider, now))
 
     def _settle(self, routed: Routed, now: float) -> None:
         """Note that the prompt is in the engine's cache."""
@@ -392,9 +396,3 @@ class Service:
         return Record(
             id=secrets.token_hex(8), at=self.clock.unix(), request_id=request_id, tenant=tenant
         )
-
-
-def _note_tokens(record: Record, tokenized: Tokenized) -> None:
-    """Note how a prompt's tokens are known."""
-    record.tokens, record.tokens_reason = tokenized.state.value, tokenized.reason
-    record.prompt_tokens = tokenized.count

@@ -16,6 +16,7 @@ from coordinator.metrics import MeteredService, Metrics
 from coordinator.refusal import Refusal
 from coordinator.service import Refused, Routed
 from coordinator.targets import ANYWHERE, Reach
+from coordinator.translate.requests import Untranslatable
 from lineside.ids import TenantId
 
 
@@ -44,6 +45,13 @@ class WatchedService(MeteredService):
         found = super().fallback(routed, failed)
         self._moved(routed, failed, judge, found)
         return found
+
+    def pass_over(self, routed: Routed, unfit: Untranslatable) -> bool:
+        judge = self._judge(routed)
+        if went := super().pass_over(routed, unfit):
+            judge.left()
+            self._judge(routed).sent()
+        return went
 
     def again(self, routed: Routed, failed: Attempt) -> bool:
         if allowed := super().again(routed, failed):

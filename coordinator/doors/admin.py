@@ -216,7 +216,7 @@ class Admin:
         text = isinstance(asked.body, str)
         body = asked.body.encode() if text else msgspec.json.encode(asked.body)
         headers = {name.lower(): value for name, value in asked.headers.items()}
-        canonical = await parsed(api, headers, body)
+        canonical = await parsed(api, headers, body, self._service.heavy)
         if isinstance(canonical, BadRequest):
             reply = to_reply(canonical)
             refusal = {"reason": reply.reason, "status": reply.status, "message": reply.message}

@@ -154,7 +154,8 @@ class Door:
             return self._refused(call, body)
         api = api_of(call.request.path)
         assert api is not None  # the router knows no others
-        canonical = await parsed(api, joined(call.request.headers.items()), body)
+        headers = joined(call.request.headers.items())
+        canonical = await parsed(api, headers, body, self._service.heavy)
         if isinstance(canonical, BadRequest):
             return self._refused(call, canonical)
         await self._first_look(canonical.model)

@@ -93,7 +93,8 @@ class JsonDoor:
         return handle
 
     async def _route(self, caller: Caller, raw: bytes) -> web.Response:
-        asked = msgspec.json.decode(raw, type=_Ask)
+        heavy, size = self._queries.heavy, len(raw)
+        asked = await heavy.run(lambda: msgspec.json.decode(raw, type=_Ask), size)
         tenant = tenant_of(caller, asked.tenant)
         if isinstance(tenant, NotYours):
             return _error(400 if tenant.malformed else 403, tenant.text)
@@ -108,7 +109,8 @@ class JsonDoor:
             wants_keys=caller.wants_keys,
             meters=asked.meters,
         )
-        return _json(to_json(await self._queries.ask(query)))
+        answer = await self._queries.ask(query)
+        return await heavy.run(lambda: _json(to_json(answer)), size)
 
     async def _report(self, caller: Caller, raw: bytes) -> web.Response:
         told = msgspec.json.decode(raw, type=_Tell)

@@ -3,26 +3,26 @@
 Holds up the event loop for no large body.
 """
 
-import asyncio
 import re
 import secrets
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from coordinator.apis import CHAT_FORMS, Api
+from coordinator.bodies import CONVERTED_BYTES, LARGE_BYTES
 from coordinator.canonical import BadRequest, Canonical, parse
-
-INLINE_BYTES = 64_000
-"""A larger body that must be put into a chat's form is read aside: its turns cost 20 us each."""
+from coordinator.heavy import Heavy
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 
 
-async def parsed(api: Api, headers: Mapping[str, str], body: bytes) -> Canonical | BadRequest:
+async def parsed(
+    api: Api, headers: Mapping[str, str], body: bytes, heavy: Heavy
+) -> Canonical | BadRequest:
     """Read a body. `headers` have lower-case names."""
     is_converted = api in CHAT_FORMS and api is not Api.OPENAI_CHAT
-    if len(body) <= INLINE_BYTES or not is_converted:
-        return parse(api, headers, body)
-    return await asyncio.to_thread(parse, api, headers, body)
+    inline = CONVERTED_BYTES if is_converted else LARGE_BYTES
+    return await heavy.run(partial(parse, api, headers, body), len(body), inline)
 
 
 def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -6,20 +6,24 @@ where the request may go, and how, or the client's answer instead. What became o
 No wire format is known here: doors translate.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, TypeAlias
 
 from coordinator import error_shapes
 from coordinator.apis import PATHS, Api, words_of
 from coordinator.attempts import BUDGET
+from coordinator.bodies import CONVERTED_BYTES
 from coordinator.candidates import Candidate
 from coordinator.canonical import BadRequest, Canonical
 from coordinator.doors.holding import Holding
 from coordinator.doors.offers import Asking, Headers, Offer, offer, url_of
 from coordinator.doors.parsing import joined, parsed, request_id_of
 from coordinator.doors.reports import Reports
-from coordinator.limits import NOBODY
+from coordinator.large import embody
+from coordinator.limits import NOBODY, Usage
 from coordinator.refusal import (
     BodyTooLarge,
     Draining,
@@ -116,6 +120,7 @@ class Queries:
         holding: Holding,
     ) -> None:
         self.reports = reports
+        self.heavy = service.heavy
         self._service = service
         self._body_limit = body_limit_bytes
         self._keys = keys
@@ -150,9 +155,16 @@ class Queries:
         routed = await self._service.route(read, query.tenant, request_id, reach)
         if isinstance(routed, ServiceRefused):
             return self._refused(query, routed.refusal, request_id, routed.record.id)
-        # No await from here on: what has a lease gets into the table.
+        # Small requests wait for nothing from here on; whatever comes, a lease gets into the table.
         try:
-            offers = self._offers(query, read, routed, request_id)
+            if (unfit := await embody(self._service, routed)) is not None:
+                self._service.failed(routed, unfit)
+                return self._refused(query, unfit, request_id, routed.record.id)
+            offering = partial(self._offers, query, read, routed, request_id)
+            offers = await self.heavy.run(offering, len(read.raw), CONVERTED_BYTES)
+        except asyncio.CancelledError:  # nobody waits for the answer any more
+            self._service.aborted(routed, Usage(partial=True))
+            raise
         except BaseException:
             self._service.failed(routed, Fault(request_id))
             raise
@@ -174,7 +186,7 @@ class Queries:
         kind = headers.get("content-type", _JSON)
         if kind.partition(";")[0].strip().lower() != _JSON:
             return BadRequest(f"send JSON, and say so: `content-type: {_JSON}`", None)
-        return await parsed(api, headers, query.body)
+        return await parsed(api, headers, query.body, self._service.heavy)
 
     def _offers(
         self, query: Query, request: Canonical, routed: Routed, request_id: str
@@ -188,6 +200,7 @@ class Queries:
             decision_id=routed.record.id,
             asked=routed.verdict.set,
         )
+        assert routed.body is not None
         chosen = (routed.candidate, routed.body)
         others = self._service.fallbacks(routed, query.fallbacks)
         return tuple(

@@ -176,10 +176,11 @@ async def test_a_refusal_of_something_else_is_passed_on_whole(tmp_path: Path) ->
         assert json.loads(answer)["error"]["message"] == "Unknown parameter: 'top_k'."
 
 
-async def test_what_cannot_be_translated_is_passed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [0, 100_000, 1_000_000], ids=["small", "large", "larger"])
+async def test_what_cannot_be_translated_is_passed_over(tmp_path: Path, size: int) -> None:
     stubs = {"claude": Stub("Anthropic"), "gpt": Stub("OpenAI")}
     async with scene(tmp_path, stubs, in_order("claude", "gpt")) as s:
-        status, _, record = await s.ask(CHAT | {"n": 2})
+        status, _, record = await s.ask(CHAT | {"n": 2, "user": "x" * size})
         assert (status, record["decision"]["id"]) == (200, "gpt")
         assert list(record["passed_over"]) == ["claude"]
         assert "`n`" in record["passed_over"]["claude"]
@@ -194,10 +195,13 @@ spec: { rules: [ { name: only, route: { select: [ { type: Provider } ] } } ] }
 """
 
 
-async def test_a_body_that_no_backend_can_take_is_the_clients_to_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [0, 100_000], ids=["small", "large"])
+async def test_a_body_that_no_backend_can_take_is_the_clients_to_change(
+    tmp_path: Path, size: int
+) -> None:
     stub = Stub("Bedrock")
     async with scene(tmp_path, {"bedrock": stub}, {"only": ONLY}) as s:
-        status, answer, record = await s.ask(CHAT | {"n": 2})
+        status, answer, record = await s.ask(CHAT | {"n": 2, "user": "x" * size})
         assert (status, stub.calls) == (400, [])
         assert json.loads(answer)["error"]["param"] == "n"
         assert record["outcome"]["end"] == "refused"

@@ -260,7 +260,7 @@ class Desk:
         As at our own gateway: nothing is accounted, and policies hold.
         """
         query, api = self._query(question), Api.ANTHROPIC_MESSAGES
-        read = await parsed(api, joined(query.headers), query.body)
+        read = await parsed(api, joined(query.headers), query.body, self._service.heavy)
         if not isinstance(read, Canonical):
             return self._refused(question, read)
         record = await self._service.dry_run(read, query.tenant)
