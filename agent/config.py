@@ -11,11 +11,34 @@ import msgspec
 from msgspec import Meta
 
 from agent.scrape import BUSY_S, IDLE_S
-from lineside.schema import Address, Listen, Name, Secret, shown
+from lineside.schema import Address, FilePath, Listen, Name, Secret, shown
 from lineside.settings import Problem
 
 STALE_AFTER_S = 2.0
 """Coordinators call a load stale after this (docs/protocol.md)."""
+
+
+class CoordinatorTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whom an agent trusts, and what it shows."""
+
+    ca_file: FilePath | None = None
+    """PEM file with the authorities of coordinators' certificates, looked at again at each connect.
+    `null`: the system's."""
+    cert_file: FilePath | None = None
+    """PEM file with this agent's certificate, which names its node
+    (`spiffe://DOMAIN/node/NAME`). `null`: none is shown."""
+    key_file: FilePath | None = None
+    """PEM file with its private key."""
+    server_name: Name | None = None
+    """Name that coordinators' certificates are for. `null`: the host in `coordinators`."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the fields together."""
+        if (self.cert_file is None) != (self.key_file is None):
+            there = "cert_file" if self.key_file is None else "key_file"
+            missing = "key_file" if self.key_file is None else "cert_file"
+            text = f"`{there}` is there without `{missing}`"
+            yield Problem(((there,),), "half-a-pair", text, f"set `{missing}` as well, or neither")
 
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -28,14 +51,22 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Keep a stream to every address that these names have at the moment, as a headless Service's
     has of all its pods. `false`: one to each name."""
 
-    transport: Literal["plaintext"]
-    """How the streams are protected. The only choice for now, so it has to be named."""
+    transport: Literal["tls", "plaintext"] = "tls"
+    """How the streams are protected. `plaintext` shows what engines hold, the token and the
+    cluster's secret to whoever can listen in."""
+
+    tls: CoordinatorTls = CoordinatorTls()
+    """Certificates of the streams."""
 
     node: Name = "local"
     """The node's name, as the coordinators' assignments know it."""
 
     token: Secret = ""
     """Bearer token that the coordinators ask for; empty: none is sent."""
+
+    token_file: FilePath | None = None
+    """File with that token instead, read again at each connect: a projected ServiceAccount token,
+    by which an agent proves its node."""
 
     metrics: Listen = "127.0.0.1:0"
     """Where `/healthz`, `/readyz` and `/metrics` listen; port 0: any free one."""
@@ -55,6 +86,14 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def problems(self) -> Iterator[Problem]:
         """Yield what is wrong with the fields together."""
+        if self.transport == "plaintext":
+            for name in ("ca_file", "cert_file", "key_file", "server_name"):
+                if getattr(self.tls, name) is not None:
+                    text = f"`{name}` has no use where `transport` is `plaintext`"
+                    yield Problem((("tls", name),), "no-use", text, "leave it out, or choose `tls`")
+        if self.token and self.token_file is not None:
+            text = "`token_file` is there beside `token`"
+            yield Problem((("token_file",),), "no-use", text, "leave one of them out")
         for number, address in enumerate(self.coordinators):
             if (first := self.coordinators.index(address)) != number:
                 yield Problem(

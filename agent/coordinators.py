@@ -48,11 +48,14 @@ class Coordinators:
         self,
         names: Iterable[str],
         tasks: asyncio.TaskGroup,
-        stream_to: Callable[[str], Stream],
+        stream_to: Callable[[str, str], Stream],
         clock: Clock,
         lookup: Lookup | None = None,
     ) -> None:
-        """Without `lookup`, each name gets one stream."""
+        """Without `lookup`, each name gets one stream.
+
+        `stream_to` takes an address, and the host of the name that stands for it.
+        """
         self._names = list(names)
         self._tasks = tasks
         self._stream_to = stream_to
@@ -64,7 +67,7 @@ class Coordinators:
     async def run(self) -> None:
         """Start streams, and with a lookup follow the names until cancelled."""
         if self._lookup is None:
-            self._follow(set(self._names), complete=True)
+            self._follow({name: _host(name) for name in self._names}, complete=True)
             return
         while True:
             await self._look(self._lookup)
@@ -75,11 +78,11 @@ class Coordinators:
         return {address: each.stream.connected for address, each in self._running.items()}
 
     async def _look(self, lookup: Lookup) -> None:
-        found: set[str] = set()
+        found: dict[str, str] = {}
         complete = True
         for name in self._names:
             try:
-                found |= await lookup(name)
+                found |= dict.fromkeys(await lookup(name), _host(name))
                 self._unknown.discard(name)
             except OSError as error:
                 complete = False
@@ -88,18 +91,25 @@ class Coordinators:
                 self._unknown.add(name)
         self._follow(found, complete)
 
-    def _follow(self, found: set[str], complete: bool) -> None:
-        """Start what is new; end what is gone, once every name could be asked and it is broken."""
-        gone = self._running.keys() - found if complete else set()
+    def _follow(self, found: Mapping[str, str], complete: bool) -> None:
+        """Start what is new; end what is gone, once every name could be asked and it is broken.
+
+        `found`: each address, and the host of the name that stands for it.
+        """
+        gone = self._running.keys() - found.keys() if complete else set()
         for address in [each for each in gone if not self._running[each].stream.connected]:
             self._running.pop(address).task.cancel()
-        for address in sorted(found - self._running.keys()):
+        for address in sorted(found.keys() - self._running.keys()):
             if len(self._running) == MAX_STREAMS:
                 log.warning("too many coordinators", limit=MAX_STREAMS)
                 return
-            stream = self._stream_to(address)
+            stream = self._stream_to(address, found[address])
             task = self._tasks.create_task(stream.run(), name=f"report to {address}")
             self._running[address] = _Running(stream, task)
+
+
+def _host(name: str) -> str:
+    return split_address(name)[0]
 
 
 async def addresses_of(name: str) -> set[str]:

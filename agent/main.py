@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from agent.assignment import AssignedEngine
 from agent.checkpoint import Checkpoints
 from agent.config import AgentConfig
 from agent.coordinators import Coordinators, addresses_of
+from agent.dialling import Dialling
 from agent.gpu import GpuReader
 from agent.metrics import AgentMetrics, watch_lag
 from agent.node import Node
@@ -56,9 +57,10 @@ class _Stopped(Exception):
 async def run(config: AgentConfig, stop: asyncio.Event, announce: process.Announce) -> None:
     """Report until `stop` is set. The first part to fail stops the rest.
 
-    Raises `OSError` where the listener's address cannot be had.
+    Raises `OSError` where the listener's address cannot be had, or a certificate not be used.
     """
     clock, registry, life = SystemClock(), _registry(), secrets.token_hex(8)
+    dialling = Dialling.of(config)
     listener = _bind(config.metrics)
     try:
         # One connection to each server is kept, and no more: it is scraped by one task.
@@ -71,15 +73,18 @@ async def run(config: AgentConfig, stop: asyncio.Event, announce: process.Announ
             kept = Checkpoints(Path(config.checkpoint_dir)) if config.checkpoint_dir else None
             node = Node(tasks, clock, session, _subscriber, GpuReader().read, pauses, kept)
 
-            def stream_to(address: str) -> Reporter:
-                return Reporter(address, NodeId(config.node), life, config.token, node, clock)
+            def stream_to(address: str, host: str) -> Reporter:
+                line = dialling.to(address, host)
+                return Reporter(line, NodeId(config.node), life, node, clock)
 
             lookup = addresses_of if config.resolve else None
             coordinators = Coordinators(config.coordinators, tasks, stream_to, clock, lookup)
             tasks.create_task(coordinators.run(), name="coordinators")
-            metrics = AgentMetrics(registry, node, coordinators.streams, clock)
+            metrics = AgentMetrics(registry, node, coordinators.streams, dialling.remaining, clock)
             tasks.create_task(watch_lag(metrics, clock), name="loop lag")
-            async with _serving(_application(registry, node, coordinators.streams), listener):
+            async with _serving(
+                _application(registry, node, coordinators.streams, dialling.troubles), listener
+            ):
                 announce({"metrics": _address(listener, config.metrics)})
                 await stop.wait()
             log.info("stopping")
@@ -103,7 +108,10 @@ def _registry() -> CollectorRegistry:
 
 
 def _application(
-    registry: CollectorRegistry, node: Node, streams: Callable[[], Mapping[str, bool]]
+    registry: CollectorRegistry,
+    node: Node,
+    streams: Callable[[], Mapping[str, bool]],
+    troubles: Callable[[], Iterable[tuple[str, str]]],
 ) -> web.Application:
     """Return the listener's routes. Nothing they answer names a prompt, a key or a token."""
 
@@ -116,7 +124,8 @@ def _application(
             reasons.append("no coordinator is connected")
         if not node.assigned:
             reasons.append("no assignment has arrived yet")
-        state = {"ready": not reasons, "reasons": reasons}
+        degraded = [text for _, text in troubles()]
+        state = {"ready": not reasons, "reasons": reasons, "degraded": degraded}
         return web.json_response(state, status=503 if reasons else 200)
 
     async def metrics(request: web.Request) -> web.Response:

@@ -31,16 +31,18 @@ class AgentMetrics(Collector):
         registry: CollectorRegistry,
         node: Node,
         streams: Callable[[], Mapping[str, bool]],
+        remaining: Callable[[], Iterable[tuple[str, float]]],
         clock: Clock,
     ) -> None:
         self._node = node
         self._streams = streams
+        self._remaining = remaining
         self._clock = clock
         self.lag_s = 0.0
         registry.register(self)
+        registry.register(About(clock))
 
     def collect(self) -> Iterator[Metric]:
-        registry.register(About(clock))
         """Read everything once."""
         yield from self._of_engines()
         yield from self._of_scrapes()
@@ -50,6 +52,12 @@ class AgentMetrics(Collector):
             "Whether the stream to this coordinator is established.",
             ["coordinator"],
             (([address], float(up)) for address, up in self._streams().items()),
+        )
+        yield _gauge(
+            "lineside_agent_certificate_remaining_seconds",
+            "For how long certificates still hold, ours and coordinators'; below 0: ended.",
+            ["what"],
+            (([what], seconds) for what, seconds in self._remaining()),
         )
         yield GaugeMetricFamily(
             "lineside_agent_loop_lag_seconds",

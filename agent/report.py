@@ -12,6 +12,7 @@ import grpc
 
 from agent import wire
 from agent.assignment import Scheme
+from agent.dialling import Line
 from agent.stream import REASON_CHARS, Hub, Stream
 from lineside import hashing, logs
 from lineside.clock import Clock
@@ -29,15 +30,11 @@ BACKOFF_MAX_S = 2.0
 STEADY_S = 10.0
 """A stream that lasted this long starts the waiting anew when it ends."""
 
-OPTIONS = [
-    ("grpc.keepalive_time_ms", 10_000),  # a peer that vanished is noticed within 15 s
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # the waiting between two tries is ours alone
-    ("grpc.enable_http_proxy", 0),
-]
-
-REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION)
+REFUSALS = (
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+)
 """Nothing changes until a person does something."""
 
 log = logs.get("agent.report")
@@ -54,10 +51,9 @@ class Reporter:
 
     def __init__(
         self,
-        address: str,
+        line: Line,
         node: NodeId,
         life: str,
-        token: str,
         hub: Hub,
         clock: Clock,
         rng: random.Random | None = None,
@@ -65,10 +61,10 @@ class Reporter:
         self.connected = False
         self.acked: dict[EngineId, tuple[Generation, int]] = {}
         """What the coordinator has applied of each engine, by its last word."""
-        self._address = address
+        self._line = line
         self._node = node
         self._life = life
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._welcome = False
         self._hub = hub
         self._clock = clock
         self._rng = rng or random.Random()
@@ -93,9 +89,10 @@ class Reporter:
     async def _try(self, changed: asyncio.Event) -> None:
         """Keep one stream for as long as it lasts, and note how it ended."""
         event, reason = "stream lost", "the coordinator ended it"
-        async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:
+        self._welcome = False
+        async with self._line.channel() as channel:
             stub = rpc.AgentsStub(channel)  # type: ignore[no-untyped-call]
-            call: Call = stub.Connect(metadata=self._metadata)
+            call: Call = stub.Connect(metadata=self._line.metadata())
             try:
                 await self._talk(call, changed)
             except* _Unfit as errors:
@@ -109,6 +106,9 @@ class Reporter:
             finally:
                 self.connected = False
                 call.cancel()
+        is_lost = event == "stream lost" and not self._welcome and not _is_cancelled()
+        if is_lost and (why := await self._line.why()):
+            event, reason = "no trust", why
         self._note(event, reason)
 
     async def _talk(self, call: Call, changed: asyncio.Event) -> None:
@@ -116,7 +116,7 @@ class Reporter:
             await call.write(wire.hello(self._node, self._life, self._connection))
             hello = _expect_hello(await call.read())
         scheme = _fitting(hello)
-        self.connected = True
+        self.connected = self._welcome = True
         self._note("connected", hello.coordinator)
         stream = Stream(self._hub, hello.coordinator, scheme, self.acked)
         try:
@@ -148,7 +148,7 @@ class Reporter:
         state = f"{event}: {reason}"
         if state != self._state:
             say = log.info if event == "connected" else log.warning
-            say(event, coordinator=self._address, reason=reason)
+            say(event, coordinator=self._line.address, reason=reason)
         self._state = state
 
 

@@ -25,7 +25,7 @@ HEARTBEAT_S = 0.5
 PEERS_S = 0.05
 """Between two words on what other coordinators have in flight."""
 
-REASON_CHARS = 200
+REASON_CHARS = 400
 """Of a coordinator's words in our logs."""
 
 FOREIGN = "the agent makes keys by another coordinator's secret: let both share one store"

@@ -18,6 +18,7 @@ import uvloop
 from pipeline_ingest import Lag, engines, node_id
 
 from agent.assignment import Assigned, Scheme
+from agent.dialling import Dialling
 from agent.digest_log import DigestLog
 from agent.report import Reporter
 from agent.signals import Observed
@@ -77,7 +78,7 @@ async def report(address: str) -> None:
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     watching = asyncio.create_task(lag.watch())
-    reporter = Reporter(address, node_id(0), "life", "", hub, SystemClock())
+    reporter = Reporter(Dialling.plaintext().to(address), node_id(0), "life", hub, SystemClock())
     reporting = asyncio.create_task(reporter.run())
     await asyncio.to_thread(sys.stdin.readline)
     print(json.dumps(max(lag.late_s)), flush=True)

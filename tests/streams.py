@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from agent.assignment import Assigned, Scheme
+from agent.dialling import Dialling
 from agent.digest_log import DigestLog
 from agent.peers import Peers as Words
 from agent.report import Reporter
@@ -184,8 +185,11 @@ class Coordinator:
 
 
 @asynccontextmanager
-async def agent(hub: FakeHub, address: str, token: str = TOKEN) -> AsyncIterator[Reporter]:
-    reporter = Reporter(address, NODE, "life", token, hub, CLOCK)
+async def agent(
+    hub: FakeHub, address: str, token: str = TOKEN, dialling: Dialling | None = None
+) -> AsyncIterator[Reporter]:
+    line = (dialling or Dialling.plaintext(token)).to(address)
+    reporter = Reporter(line, NODE, "life", hub, CLOCK)
     running = asyncio.create_task(reporter.run())
     try:
         yield reporter

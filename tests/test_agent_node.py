@@ -747,7 +747,9 @@ async def test_gpus_are_kept_with_their_time() -> None:
 async def test_metrics_show_the_node_and_end_with_the_engine() -> None:
     async with running() as bench:
         registry = CollectorRegistry()
-        AgentMetrics(registry, bench.node, lambda: {"c:1": True}, bench.clock)
+        AgentMetrics(
+            registry, bench.node, lambda: {"c:1": True}, lambda: [("certificate", 5.0)], bench.clock
+        )
         await bench.assign(engine())
         await bench.feed(batch(stored(), BlockRemoved((9,), Medium.GPU, 0)))
         bench.saw(page(running=1))

@@ -33,6 +33,7 @@ class Bench:
     clock: ManualClock = field(default_factory=ManualClock)
     known: dict[str, set[str] | None] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=dict)
 
     async def lookup(self, name: str) -> set[str]:
         found = self.known[name]
@@ -40,7 +41,8 @@ class Bench:
             raise OSError("no such name")
         return found
 
-    def stream_to(self, address: str) -> Stream:
+    def stream_to(self, address: str, host: str) -> Stream:
+        self.hosts[address] = host
         self.streams[address] = stream = Stream()
         return stream
 
@@ -77,6 +79,7 @@ async def test_every_address_of_a_name_gets_a_stream() -> None:
         await bench.look()
         assert set(those.streams()) == {"10.0.0.1:1", "10.0.0.2:1"}
         assert len(bench.streams) == 2
+        assert bench.hosts == {"10.0.0.1:1": "all", "10.0.0.2:1": "all"}  # what certificates say
 
 
 async def test_an_address_that_is_gone_keeps_its_stream_until_that_is_broken() -> None:

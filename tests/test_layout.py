@@ -30,6 +30,7 @@ def test_the_lock_file_names_no_address_and_hashes_everything() -> None:
 HOMES = {
     "zmq": {"agent/subscriber.py", "simulate/publisher.py"},
     "grpc": {
+        "agent/dialling.py",
         "agent/report.py",
         "cli/gateway.py",
         "coordinator/doors/door_grpc.py",

@@ -8,6 +8,7 @@ from itertools import count
 import grpc
 import pytest
 
+from agent.dialling import Dialling
 from agent.report import Reporter
 from lineside.ids import BlockKey
 from lineside.v1 import agents_pb2 as pb
@@ -56,7 +57,7 @@ async def ends(after_s: float) -> bool:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     hub = FakeHub()
-    reporter = Reporter(f"127.0.0.1:{port}", NODE, "life", TOKEN, hub, CLOCK)
+    reporter = Reporter(Dialling.plaintext(TOKEN).to(f"127.0.0.1:{port}"), NODE, "life", hub, CLOCK)
     running = asyncio.create_task(reporter.run())
     await until(lambda: A in hub.logs)
     busy = asyncio.create_task(keep_busy(hub))

@@ -256,7 +256,10 @@ async def is_ready_and_counts(listener: str) -> None:
         async with session.get(f"{listener}/healthz") as response:
             assert (response.status, await response.text()) == (200, "ok\n")
         async with session.get(f"{listener}/readyz") as response:
-            assert (response.status, await response.json()) == (200, {"ready": True, "reasons": []})
+            assert (response.status, await response.json()) == (
+                200,
+                {"ready": True, "reasons": [], "degraded": []},
+            )
         async with session.get(f"{listener}/metrics") as response:
             lines = (await response.text()).splitlines()
     assert f'lineside_agent_event_batches_total{{engine="e1"}} {float(len(MAIN))}' in lines
@@ -336,7 +339,13 @@ async def test_the_process_says_where_it_listens_and_ends_on_term() -> None:
 @pytest.mark.parametrize(
     ("config", "code", "error"),
     [
-        pytest.param({"coordinators": ["c:1"]}, 1, b"`transport` is missing", id="no transport"),
+        pytest.param({"coordinators": []}, 1, b"`coordinators` must be", id="no coordinator"),
+        pytest.param(
+            {"coordinators": ["c:1"], "tls": {"ca_file": "/nowhere"}},
+            3,
+            b"could not run: `tls.ca_file` cannot be read: no such file or directory",
+            id="authorities that are not there",
+        ),
         pytest.param(
             {"coordinators": ["c:1"], "transport": "plaintext", "metrics": "192.0.2.1:1"},
             3,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agent.dialling import Dialling
 from agent.report import Reporter
 from agent.signals import Observed
 from coordinator.config import EngineSpec
@@ -50,9 +51,8 @@ async def cell(engines: int, hub: FakeHub | None = None) -> AsyncIterator[Runnin
         specs = [EngineSpec(url=f"http://{each['http']}") for each in found]
         settings = {"prefill_tokens_per_s": PREFILL_TOKENS_PER_S}
         running = await stack.enter_async_context(coordinator(*specs, **settings))
-        reporter = Reporter(
-            running.grpc, NodeId("local"), "life", "", hub or FakeHub(), SystemClock()
-        )
+        line = Dialling.plaintext().to(running.grpc)
+        reporter = Reporter(line, NodeId("local"), "life", hub or FakeHub(), SystemClock())
         reporting = asyncio.create_task(reporter.run())
         try:
             await until(running.ready)

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 import simulate
+from agent.dialling import Dialling
 from agent.report import Reporter
 from coordinator.config import EngineSpec, Timeouts
 from lineside.clock import SystemClock
@@ -124,7 +125,9 @@ async def trusted(*sims: Sim) -> AsyncIterator[Running]:
     specs = [EngineSpec(url=sim.url, tokenizer=str(FOLDER)) for sim in sims]
     async with coordinator(*specs, prefill_tokens_per_s=1000.0) as running:
         hub, clock = FakeHub(), SystemClock()
-        reporter = Reporter(running.grpc, NodeId("local"), "life", "", hub, clock)
+        reporter = Reporter(
+            Dialling.plaintext().to(running.grpc), NodeId("local"), "life", hub, clock
+        )
         reporting = asyncio.create_task(reporter.run())
         try:
             await until(running.ready)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.assignment import Assigned, Scheme
+from agent.dialling import Dialling
 from agent.digest_log import DigestLog
 from agent.report import Reporter
 from coordinator.cap import QUIET_S, IndexCap, State
@@ -39,7 +40,9 @@ N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
 async def agent(
     hub: FakeHub, address: str, node: NodeId, life: str = ""
 ) -> AsyncIterator[Reporter]:
-    reporter = Reporter(address, node, life or f"life of {node}", TOKEN, hub, CLOCK)
+    reporter = Reporter(
+        Dialling.plaintext(TOKEN).to(address), node, life or f"life of {node}", hub, CLOCK
+    )
     running = asyncio.create_task(reporter.run())
     try:
         yield reporter

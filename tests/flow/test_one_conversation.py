@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 import simulate
+from agent.dialling import Dialling
 from agent.report import Reporter
 from coordinator.config import EngineSpec
 from lineside.clock import SystemClock
@@ -36,7 +37,13 @@ async def front() -> AsyncIterator[Front]:
         found = [stack.enter_context(simulated.engine(*options)) for _ in range(ENGINES)]
         specs = [EngineSpec(url=f"http://{e['http']}", tokenizer=str(FOLDER)) for e in found]
         async with coordinator(*specs, prefill_tokens_per_s=PREFILL_TOKENS_PER_S) as running:
-            reporter = Reporter(running.grpc, NodeId("local"), "life", "", FakeHub(), SystemClock())
+            reporter = Reporter(
+                Dialling.plaintext().to(running.grpc),
+                NodeId("local"),
+                "life",
+                FakeHub(),
+                SystemClock(),
+            )
             reporting = asyncio.create_task(reporter.run())
             try:
                 await until(running.ready)
