@@ -17,7 +17,7 @@ from cli.resources import FINDINGS, given, print_json, tell
 from cli.shown import console, moment, number, table, text
 from cli.store import add_store, told
 from coordinator.state import applied
-from coordinator.state.applied import Applied, Contended, NoSuchSet, TooLarge
+from coordinator.state.applied import Applied, NoSuchSet, Overtaken, TooLarge
 from coordinator.state.store import Store
 from policies import files
 
@@ -71,8 +71,10 @@ async def _put(store: Store, arguments: argparse.Namespace) -> int:
     documents = _documents(arguments.files)
     try:
         made, is_new = await applied.apply(store, documents, _who(), time.time())
-    except (TooLarge, Contended) as error:
+    except TooLarge as error:
         raise Refused(str(error)) from None
+    except Overtaken as error:
+        raise Refused(str(error), "look at it, then apply again if this set is to follow") from None
     if arguments.json:
         print_json({"set": made.number, "new": is_new})
     else:
@@ -142,7 +144,7 @@ def _shown(each: Applied, current: int | None) -> dict[str, Any]:
 async def _undo(store: Store, arguments: argparse.Namespace) -> int:
     try:
         made = await applied.undo(store, arguments.to, _who(), time.time())
-    except (NoSuchSet, Contended, TooLarge) as error:
+    except (NoSuchSet, Overtaken, TooLarge) as error:
         raise Refused(str(error), "`lineside rollout history` lists what is kept") from None
     console().print(f"set {made.number} is in force, as set {made.undoes_to} was")
     return 0

@@ -19,16 +19,24 @@ from cli.children import CouldNotRun
 from cli.commands import Subcommands
 from cli.parsing import Parser
 from cli.shown import console, number, seconds, table, text
-from coordinator.config import Config, EtcdAccess
+from coordinator.config import Config
 from coordinator.state import copies
 from coordinator.state.copies import BadCopy, Conflict
-from coordinator.state.store import SECRET_KEY, Delete, LeaseLost, Put, Store, StoreUnavailable
+from coordinator.state.settings import EtcdAccess
+from coordinator.state.store import (
+    PROBE,
+    SECRET_KEY,
+    Delete,
+    LeaseLost,
+    Put,
+    Store,
+    StoreUnavailable,
+)
 from coordinator.state.stores.opening import store_of
 from lineside.settings import read
 
 T = TypeVar("T")
 
-PROBE = "store/probe/"
 PROBE_TTL_S = 10
 HEARD_S = 5.0
 

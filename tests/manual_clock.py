@@ -28,12 +28,15 @@ class ManualClock:
         """Move on, and let whoever was due run until all wait again."""
         end = self.now + seconds
         await settle()
-        while due := sorted(s for s in self._sleepers if s[0] <= end and not s[1].done()):
+        while due := sorted(self._due(end), key=lambda sleeper: sleeper[0]):
             self.now, waker = due[0]
             self._sleepers = [s for s in self._sleepers if s[1] is not waker and not s[1].done()]
             waker.set_result(None)
             await settle()
         self.now = end
+
+    def _due(self, end: float) -> list[tuple[float, asyncio.Future[None]]]:
+        return [s for s in self._sleepers if s[0] <= end and not s[1].done()]
 
 
 async def settle() -> None:

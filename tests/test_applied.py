@@ -9,7 +9,7 @@ import pytest
 from coordinator.cluster import Cluster
 from coordinator.rules import Rules
 from coordinator.state import applied
-from coordinator.state.applied import KEPT, NoSuchSet, TooLarge
+from coordinator.state.applied import KEPT, NoSuchSet, Overtaken, TooLarge
 from coordinator.state.store import Delete, Put, Store
 from coordinator.state.stored_resources import StoredResources
 from coordinator.state.stores.sqlite import SqliteStore
@@ -42,10 +42,38 @@ async def test_sets_are_numbered_and_what_is_there_makes_none() -> None:
     store = SqliteStore(":memory:")
     assert [await put(store, policy("a")), await put(store, policy("b"))] == [1, 2]
     assert await put(store, policy("b")) == 2
-    many = [put(store, policy(f"c{n}")) for n in range(5)]
-    assert sorted(await asyncio.gather(*many)) == [3, 4, 5, 6, 7]
     sets = await applied.history(store)
-    assert (sets.current, list(sets.by_number)) == (7, [1, 2, 3, 4, 5, 6, 7])
+    assert (sets.current, list(sets.by_number)) == (2, [1, 2])
+    await store.close()
+
+
+async def test_of_those_who_apply_at_once_one_wins_and_the_others_are_told() -> None:
+    store = SqliteStore(":memory:")
+    await put(store, policy("a"))
+    many = [put(store, policy(name)) for name in "bcdc"]
+    many.append(applied.undo(store, 1, "me@here", 1.0))
+    ends = await asyncio.gather(*many, return_exceptions=True)
+    sets = await applied.history(store)
+    assert (sets.current, list(sets.by_number)) == (2, [1, 2])
+    won = [name for name, end in zip("bcdcu", ends, strict=True) if end == 2]
+    told = [str(end) for end in ends if isinstance(end, Overtaken)]
+    assert len(won) in (1, 2), "two apply the same"
+    assert told == ["set 2 by me@here was applied meanwhile, and stays in force"] * (5 - len(won))
+    newest = sets.newest
+    assert newest is not None
+    assert newest.documents == (policy(won[0]),)
+    await store.close()
+
+
+async def test_what_is_beyond_the_kept_sets_is_surplus_but_never_what_is_in_force() -> None:
+    store = SqliteStore(":memory:")
+    await put(store, policy("a"))
+    first = (await store.range(applied.SETS)).entries
+    for n in range(2, KEPT + 4):  # as an import may leave them
+        await store.transact({}, [Put(f"{applied.SETS}{n:08}", b"of another release")])
+    keys = (await store.range(applied.PREFIX)).entries
+    assert applied.surplus(keys) == [f"{applied.SETS}{n:08}" for n in (2, 3, 4)]
+    assert applied.surplus(first) == []
     await store.close()
 
 

@@ -12,6 +12,7 @@ from coordinator.state.leader import Leadership
 from coordinator.state.members import Coordinator, Membership
 from coordinator.state.store import LeaseId, StoreUnavailable, Write
 from coordinator.state.tenure import TTL_S, Tenure
+from coordinator.state.tidying import Tidying
 from lineside.ids import NodeId
 from tests.manual_clock import ManualClock
 from tests.resting import Resting
@@ -29,7 +30,9 @@ class Cut(Resting):
 
 
 @asynccontextmanager
-async def running(store: Resting, *parts: Tenure | Leadership | Following) -> AsyncIterator[None]:
+async def running(
+    store: Resting, *parts: Tenure | Leadership | Following | Tidying
+) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as tasks:
         made = [tasks.create_task(part.run()) for part in parts]
         await store.rest()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from coordinator.state.store import MAX_VALUE_BYTES, Delete, Put, Store, Stored, Write
+from coordinator.state.store import MAX_VALUE_BYTES, MAX_WRITES, Delete, Put, Store, Stored, Write
 
 PREFIX = "resources/"
 CURRENT = PREFIX + "current"
@@ -20,9 +20,6 @@ KEPT = 20
 
 MAX_BYTES = MAX_VALUE_BYTES - 1000
 """Of one set, as it is stored."""
-
-TRIES = 10
-"""Of a write, while others apply, too."""
 
 
 class Applied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,8 +44,8 @@ class TooLarge(Exception):
     """A set does not fit into the store; says by how much."""
 
 
-class Contended(Exception):
-    """Others apply all the while."""
+class Overtaken(Exception):
+    """Somebody else applied at the same moment, and was first; says who."""
 
 
 class NoSuchSet(Exception):
@@ -91,6 +88,13 @@ def found_in(keys: Mapping[str, Stored]) -> Sets:
     return Sets(sets, number, None if said is None else said.revision)
 
 
+def surplus(keys: Mapping[str, Stored]) -> list[str]:
+    """Return the keys of sets beyond those that are kept; never that of the set in force."""
+    current = found_in(keys).current
+    others = sorted(key for key in keys if key.startswith(SETS) and key != _key(current or 0))
+    return others[: max(0, len(others) + (current is not None) - KEPT)]
+
+
 async def history(store: Store) -> Sets:
     """Return what the store holds. Raises `StoreUnavailable`."""
     return found_in((await store.range(PREFIX)).entries)
@@ -101,34 +105,43 @@ async def apply(
 ) -> tuple[Applied, bool]:
     """Put documents into force; return the set, and whether it is a new one.
 
-    Documents that are in force already make none. Raises `TooLarge`, `Contended`.
+    Documents that are in force already make none. Raises `TooLarge`, `Overtaken`.
     """
     said = tuple(documents)
-    for _ in range(TRIES):
-        sets = await history(store)
-        if (newest := sets.newest) is not None and newest.documents == said:
-            return newest, False
-        made = Applied(_next(sets), at, by, said)
-        if await _put(store, sets, made):
-            return made, True
-    raise Contended(f"none of {TRIES} tries was the next set")
+    sets = await history(store)
+    if (newest := sets.newest) is not None and newest.documents == said:
+        return newest, False
+    made = Applied(_next(sets), at, by, said)
+    if await _put(store, sets, made):
+        return made, True
+    newest = (await history(store)).newest
+    if newest is not None and newest.documents == said:
+        return newest, False
+    raise _overtaken(newest)
 
 
 async def undo(store: Store, to: int | None, by: str, at: float) -> Applied:
-    """Put the set before into force again, or the one numbered `to`. Raises `NoSuchSet`."""
-    for _ in range(TRIES):
-        sets = await history(store)
-        earlier = _earlier(sets, to)
-        made = Applied(_next(sets), at, by, earlier.documents, undoes_to=earlier.number)
-        if await _put(store, sets, made):
-            return made
-    raise Contended(f"none of {TRIES} tries was the next set")
+    """Put the set before into force again, or the one numbered `to`.
+
+    Raises `NoSuchSet`, `Overtaken`.
+    """
+    sets = await history(store)
+    earlier = _earlier(sets, to)
+    made = Applied(_next(sets), at, by, earlier.documents, undoes_to=earlier.number)
+    if not await _put(store, sets, made):
+        raise _overtaken((await history(store)).newest)
+    return made
 
 
 async def put_back(store: Store, newest: Applied) -> bool:
     """Write a set into a store that lost it; return whether that was to be done."""
     sets = await history(store)
     return sets.current is None and await _put(store, sets, newest)
+
+
+def _overtaken(newest: Applied | None) -> Overtaken:
+    which = "another set" if newest is None else f"set {newest.number} by {newest.by}"
+    return Overtaken(f"{which} was applied meanwhile, and stays in force")
 
 
 def _earlier(sets: Sets, to: int | None) -> Applied:
@@ -150,13 +163,17 @@ def _next(sets: Sets) -> int:
     return max([0, sets.current or 0, *sets.by_number]) + 1
 
 
+def _key(number: int) -> str:
+    return f"{SETS}{number:08}"
+
+
 async def _put(store: Store, sets: Sets, made: Applied) -> bool:
     value = msgspec.json.encode(made)
     if len(value) > MAX_BYTES:
         raise TooLarge(f"the set takes {len(value)} bytes, and {MAX_BYTES} fit into the store")
-    key = f"{SETS}{made.number:08}"
+    key = _key(made.number)
     old = sorted(sets.by_number)[: max(0, len(sets.by_number) + 1 - KEPT)]
     writes: list[Write] = [Put(key, value), Put(CURRENT, str(made.number).encode())]
-    writes += [Delete(f"{SETS}{number:08}") for number in old]
+    writes += [Delete(_key(number)) for number in old[: MAX_WRITES - len(writes)]]
     expected = {CURRENT: sets.current_revision, key: None}
     return await store.transact(expected, writes) is not None

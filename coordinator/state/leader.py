@@ -1,15 +1,23 @@
 """Who does what only one coordinator may do: it holds a key under its lease, the others wait.
 
-A leader that cannot keep its lease stops leading before the store can end it, by its own clock.
-What it writes names the key's revision, so that a word that comes late changes nothing.
+A chore runs `run` beside it, does its work while `leads`, and writes through `write` alone:
+
+    leadership = Leadership(store, members.tenure, "tidy", members.me, clock)
+    if leadership.leads:
+        await leadership.write({key: revision}, [Delete(key)])
+
+A leader that cannot keep its lease stops leading before the store can end it, by its own clock. Its
+writes expect the leader's key at the revision at which it became one, so that a word that comes
+late, from a process that was paused, say, changes nothing. A chore has to bear being done twice,
+and being left off in the middle.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from coordinator.state.following import Following
-from coordinator.state.store import LeaseId, LeaseLost, Store, StoreUnavailable
+from coordinator.state.store import LeaseId, LeaseLost, Store, StoreUnavailable, Write
 from coordinator.state.tenure import Tenure
 from coordinator.state.waiting import heard_within
 from lineside import logs
@@ -24,9 +32,10 @@ LOOK_S = 1.0
 
 
 class Leadership:
-    """One coordinator's part in who does a chore."""
+    """One coordinator's part in who does a chore. Every coordinator stands for every chore."""
 
     def __init__(self, store: Store, tenure: Tenure, chore: str, me: str, clock: Clock) -> None:
+        """`tenure` has to run, too: its lease is the leader's. `me` is unique."""
         self.key = PREFIX + chore
         self._store, self._tenure, self._me, self._clock = store, tenure, me, clock
         self._heard = asyncio.Event()
@@ -46,9 +55,17 @@ class Leadership:
         stored = self._following.entries.get(self.key)
         return None if stored is None else stored.value.decode(errors="replace")
 
-    def fence(self) -> Mapping[str, int | None]:
-        """Return what a leader's transaction has to expect."""
-        return {self.key: self._revision}
+    async def write(
+        self, expected: Mapping[str, int | None], writes: Sequence[Write]
+    ) -> int | None:
+        """Carry out a leader's transaction, as `Store.transact` does.
+
+        `None`, too, when this coordinator does not lead, or leads no more when the store reads it:
+        then nothing was written. Raises `StoreUnavailable`, `LeaseLost`.
+        """
+        if not self.leads:
+            return None
+        return await self._store.transact({**expected, self.key: self._revision}, writes)
 
     async def run(self) -> None:
         """Stand for election until cancelled."""

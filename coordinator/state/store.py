@@ -14,6 +14,9 @@ LeaseId = NewType("LeaseId", int)
 SECRET_KEY = "cluster/secret"
 SECRET_BYTES = 32
 
+PROBE = "store/probe/"
+"""Begins keys that live for a moment, to see whether the store works."""
+
 MAX_WRITES = 100
 """In one transaction; etcd takes 128 operations."""
 

@@ -14,6 +14,7 @@ from coordinator.state import applied
 from coordinator.state.applied import Applied, Sets
 from coordinator.state.following import Following
 from coordinator.state.store import Store, StoreUnavailable
+from coordinator.state.waiting import heard_within
 from lineside import logs
 from lineside.clock import Clock
 from lineside.findings import Finding, Place
@@ -74,9 +75,7 @@ class StoredResources:
 
     async def _apply(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._changed.wait()
+            await heard_within(self._changed, LOOK_S, self._clock)
             self._changed.clear()
             if self._is_lost and self._good is not None:
                 with suppress(StoreUnavailable):  # the next look comes soon

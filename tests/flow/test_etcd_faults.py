@@ -212,8 +212,9 @@ async def test_a_leader_that_dies_is_followed_within_its_lease(tmp_path: Path) -
             ]
             await until(lambda: sum(each.leads for each in standing) == 1)
             first = next(n for n, each in enumerate(standing) if each.leads)
-            fence = standing[first].fence()
-            assert await stores[first].transact(fence, [Put("done", b"1")]) is not None
+            done = [Put("done", b"1")]
+            assert await standing[first].write({"done": None}, done) is not None
+            fence = {standing[first].key: standing[first]._revision}
             for task in running[first]:
                 task.cancel()
             others = [each for n, each in enumerate(standing) if n != first]

@@ -23,6 +23,7 @@ from coordinator.state.store import (
     check,
 )
 from coordinator.state.stores import tables
+from coordinator.state.waiting import heard_within
 from lineside.clock import Clock, SystemClock
 
 T = TypeVar("T")
@@ -84,9 +85,7 @@ class SqliteStore:
                 if changes:
                     yield changes
                     continue
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
-                        await wake.wait()
+                await heard_within(wake, LOOK_S, self._clock)
         finally:
             self._wake.discard(wake)
 
