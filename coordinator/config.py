@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from coordinator.kube.settings import Kubernetes, kubernetes_problems
+from coordinator.state.settings import EtcdAccess
 from coordinator.trust.settings import AgentTls, NodeProof, ServiceAccounts, trust_problems
 from lineside.ids import NodeId
 from lineside.schema import FilePath, Listen, Name, Secret, shown, split_address
@@ -217,37 +219,6 @@ class ModelHub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """File with an access token. `null`: what the library finds (`HF_TOKEN`, a login)."""
 
 
-class EtcdAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to reach the etcd that `store` names. Files are read again after a failed call."""
-
-    root: Annotated[str, Meta(pattern=r"^/(\S*/)?\Z", title="/ or /NAME/")] = "/lineside/"
-    """Begins every key; clusters that share an etcd have different ones."""
-    ca_file: FilePath | None = None
-    """Certificates that etcd's own must be signed by. `null`: the system's, for https."""
-    cert_file: FilePath | None = None
-    """Our certificate, for an etcd that asks for one."""
-    key_file: FilePath | None = None
-    """Its key."""
-    server_name: Name | None = None
-    """Name that etcd's certificate is for. `null`: the endpoint's host."""
-    user: Name | None = None
-    """Whom to log in as. `null`: etcd asks for no user, or goes by the certificate."""
-    password_file: FilePath | None = None
-    """File with that user's password."""
-
-    def problems(self) -> Iterator[Problem]:
-        """Yield what is wrong with the fields together."""
-        for one, other in (("cert_file", "key_file"), ("user", "password_file")):
-            there, lacking = (one, other) if getattr(self, one) is not None else (other, one)
-            if getattr(self, there) is not None and getattr(self, lacking) is None:
-                yield Problem(
-                    ((there,),),
-                    "incomplete",
-                    f"`{there}` is of no use without `{lacking}`",
-                    f"name both, or take `{there}` away",
-                )
-
-
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All settings of a coordinator."""
 
@@ -311,6 +282,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     resources: FilePath | None = None
     """Folder or file of policies, pools, worker sets and providers, watched for changes. `null`:
     what `lineside apply` put into the store."""
+    kubernetes: Kubernetes = Kubernetes()
+    """The cluster whose custom resources are in force and whose pods are engines."""
     tags: tuple[Annotated[str, Meta(pattern=r"^[^=,\s]+(=(present|absent|unknown))?\Z")], ...] = ()
     """Tags of every request: `NAME`, or `NAME=absent`. One that nothing names is unknown."""
     tags_header: Name | None = None
@@ -366,6 +339,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 "`route` listens, and nobody may ask",
                 "name `gateways.allowed`, or set `gateways.anonymous` for this machine",
             )
+        yield from kubernetes_problems(self.kubernetes, self.resources)
         seen: dict[tuple[str, int | None], int] = {}
         for number, spec in enumerate(self.engines):
             first = seen.setdefault((spec.url.rstrip("/"), spec.rank), number)

@@ -8,7 +8,7 @@ is merely slow stays in.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import aiohttp
@@ -17,7 +17,7 @@ import msgspec
 from coordinator.cluster import Cluster
 from coordinator.config import EngineSpec
 from coordinator.credentials import Credentials
-from coordinator.engines import Engine
+from coordinator.engines import Engine, Hosting
 from coordinator.publisher import Listener, listener_at
 from coordinator.refusal import KEY_REFUSED
 from coordinator.servers import (
@@ -46,17 +46,6 @@ BUSY = None
 """A server that took the connection and did not answer in time: nothing new is known."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """The pod that a server runs in."""
-
-    uid: str
-    namespace: str
-    labels: tuple[tuple[str, str], ...]
-    unfit: str = ""
-    """Why no request is to go there, whatever the server says; empty: nothing is against it."""
 
 
 class Discovery:
@@ -95,7 +84,7 @@ class Discovery:
         """What looks and requests say."""
         self._met: dict[EngineSpec, set[EngineId]] = {}
         """Engines that `appeared` has heard of since they were away last."""
-        self._pods: dict[EngineSpec, Pod] = {}
+        self._pods: dict[EngineSpec, Hosting] = {}
         """Of the servers that came by `follow`."""
         self._named = {spec.url.rstrip("/") for spec in specs}
         self._tasks: asyncio.TaskGroup | None = None
@@ -118,7 +107,7 @@ class Discovery:
             self._watch_all(tasks)
             await asyncio.Event().wait()  # servers may come at any time
 
-    def follow(self, pods: Mapping[EngineSpec, Pod]) -> None:
+    def follow(self, pods: Mapping[EngineSpec, Hosting]) -> None:
         """Watch these servers and no others, beside those of the configuration.
 
         What is known of a server is forgotten when it has another pod: an address can come back.
@@ -135,7 +124,7 @@ class Discovery:
         if self._tasks is not None:
             self._watch_all(self._tasks)
 
-    def _put(self, spec: EngineSpec, pod: Pod) -> None:
+    def _put(self, spec: EngineSpec, pod: Hosting) -> None:
         if spec not in self._engines:
             self._away[spec], self._wake[spec] = NOT_ASKED, asyncio.Event()
             self._engines[spec] = (unseen(spec, self._node),)
@@ -298,11 +287,11 @@ _KEY_REFUSED = "it does not accept the key in `api_key_file`"
 _TIMEOUT = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S, sock_connect=2.0)
 
 
-def _uid(pod: Pod | None) -> str | None:
+def _uid(pod: Hosting | None) -> str | None:
     return None if pod is None else pod.uid
 
 
-def _in_pod(engine: Engine, pod: Pod) -> Engine:
+def _in_pod(engine: Engine, pod: Hosting) -> Engine:
     return replace(engine, labels=pod.labels, namespace=pod.namespace)
 
 

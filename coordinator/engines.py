@@ -60,6 +60,18 @@ class Engine:
         return next((served for served in self.models if served.name == model), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Hosting:
+    """The pod that a server runs in."""
+
+    uid: str
+    namespace: str
+    labels: tuple[tuple[str, str], ...]
+    """Sorted."""
+    unfit: str = ""
+    """Why no request is to go there, whatever the server says; empty: nothing is against it."""
+
+
 class Word(NamedTuple):
     """What came of holding an engine's digest against its answers (see `coordinator.audit`)."""
 

@@ -14,7 +14,7 @@ from policies.cel import RULES, Rule
 from policies.checks.codes import CODES
 from policies.model import API_VERSION
 from policies.schema import json_schema
-from policies.status import CONDITION, MAX_CONDITIONS
+from policies.status import CONDITION, IN_FORCE, MAX_CONDITIONS
 
 Json: TypeAlias = dict[str, Any]
 
@@ -57,6 +57,9 @@ class Column:
     type: str = "string"
     wide: bool = False
     """Only with `-o wide`."""
+
+
+_ACCEPTED = Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status')
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ def _version(kind: str, naming: Naming, parts: Json) -> Json:
         "storage": True,
         "subresources": {"status": {}},
         "additionalPrinterColumns": [
-            *map(_column, naming.columns),
+            *map(_column, (*naming.columns, _ACCEPTED)),
             _column(Column("Age", ".metadata.creationTimestamp", "date")),
         ],
         "schema": {"openAPIV3Schema": _resource(kind, parts)},
@@ -238,5 +241,6 @@ def _status() -> Json:
                 "x-kubernetes-list-map-keys": ["type"],
                 "items": CONDITION,
             },
+            "inForce": IN_FORCE,
         },
     }

@@ -7,7 +7,7 @@ those of the other kinds are ours (docs/policies.md).
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
 
@@ -27,7 +27,7 @@ from policies.strict import Unshown as Unshown
 from policies.words import Exact, Glob, ResourceName
 from policies.words import Name as Name  # read as ours by those who have structs of their own
 
-API_VERSION = "kinference.buoyant.io/v1alpha1"
+API_VERSION: Final = "kinference.buoyant.io/v1alpha1"
 
 
 class BackendType(Enum):

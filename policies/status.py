@@ -1,4 +1,6 @@
-"""The form of a resource's status: conditions, as every Kubernetes API has them. Values only."""
+"""The form of a resource's status: conditions as every Kubernetes API has them, and the form of the
+resource that is in force. Values only.
+"""
 
 from typing import Any
 
@@ -29,5 +31,24 @@ CONDITION: dict[str, Any] = {
             "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
         },
         "message": {"type": "string", "description": "A sentence for people.", "maxLength": 32768},
+    },
+}
+
+IN_FORCE: dict[str, Any] = {
+    "type": "object",
+    "description": "The earlier form that is in force, where the present one cannot be.",
+    "required": ["generation", "spec"],
+    "properties": {
+        "generation": {
+            "type": "integer",
+            "format": "int64",
+            "minimum": 0,
+            "description": "The resource's generation that had this form.",
+        },
+        "spec": {
+            "type": "object",
+            "description": "What it was.",
+            "x-kubernetes-preserve-unknown-fields": True,
+        },
     },
 }

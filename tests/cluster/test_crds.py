@@ -112,7 +112,7 @@ def test_lists_show_what_matters(cluster: Api) -> None:
     applied = cluster.kubectl("apply", "-f", "-", stdin=json.dumps(made))
     assert applied.returncode == 0, applied.stderr
     listed = cluster.kubectl("get", "ipol", "-n", "inference").stdout.splitlines()
-    assert listed[0].split() == ["NAME", "PRIORITY", "MODE", "AGE"]
+    assert listed[0].split() == ["NAME", "PRIORITY", "MODE", "ACCEPTED", "AGE"]
     assert listed[1].split()[:3] == ["shown", "7", "Shadow"]
     every = cluster.kubectl("get", "lineside", "-n", "inference", "-o", "name").stdout
     assert f"inferencepolicy.{GROUP}/shown" in every

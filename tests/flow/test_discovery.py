@@ -13,8 +13,8 @@ import zmq.asyncio
 from coordinator.cluster import Cluster
 from coordinator.config import EngineSpec
 from coordinator.credentials import Credentials
-from coordinator.discovery import NOT_ASKED, Discovery, Pod
-from coordinator.engines import Engine
+from coordinator.discovery import NOT_ASKED, Discovery
+from coordinator.engines import Engine, Hosting
 from coordinator.publisher import Listener, listener_at
 from lineside.ids import NodeId
 from tests.fakes import FakeEngine, fake_engines
@@ -189,8 +189,8 @@ async def test_the_usual_ports_are_taken_only_where_somebody_listens() -> None:
         assert bool(found.events) == (listener is not Listener.NOBODY)
 
 
-def pod(uid: str = "u1", unfit: str = "", **labels: str) -> Pod:
-    return Pod(uid, "inference", tuple(sorted(labels.items())), unfit)
+def pod(uid: str = "u1", unfit: str = "", **labels: str) -> Hosting:
+    return Hosting(uid, "inference", tuple(sorted(labels.items())), unfit)
 
 
 async def test_servers_of_pods_come_are_held_back_and_leave() -> None:

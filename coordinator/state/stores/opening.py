@@ -1,6 +1,6 @@
 """Settings to a store. Opens nothing: a store connects with its first call."""
 
-from coordinator.config import EtcdAccess
+from coordinator.state.settings import EtcdAccess
 from coordinator.state.store import Store
 from coordinator.state.stores.etcd import EtcdStore
 from coordinator.state.stores.etcd_calls import Access

@@ -1,0 +1,77 @@
+"""What a coordinator reads of its cluster and says there, run as one."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from coordinator.kube.api import Api
+from coordinator.kube.custom_resources import CustomResources
+from coordinator.kube.mirror import Mirror
+from coordinator.kube.pod_engines import Follow, PodEngines
+from coordinator.kube.settings import Kubernetes
+from coordinator.kube.status import StatusWriter
+from coordinator.rules import Resources, Rules
+from coordinator.state.leader import Leadership
+from lineside.clock import Clock
+from lineside.findings import Finding
+
+
+class KubeCluster:
+    """The parts, knitted together. To others it is what puts resources into force."""
+
+    def __init__(
+        self,
+        api: Api,
+        settings: Kubernetes,
+        rules: Rules,
+        told: Callable[[Resources], None],
+        follow: Follow,
+        leadership: Leadership,
+        clock: Clock,
+    ) -> None:
+        """`told` hears of the set in force, `follow` of servers in pods."""
+        self.mirror = Mirror(api, settings.namespaces, clock, random.Random())
+        self.statuses = StatusWriter(api, clock, lambda: leadership.leads)
+        self._leadership = leadership
+        self._pods = PodEngines(self.mirror, rules, follow)
+        self._resources = CustomResources(
+            self.mirror, rules, settings, told, self.statuses, lambda: leadership.leads
+        )
+
+    @property
+    def away(self) -> str:
+        """Why the cluster cannot be read; empty: it can."""
+        return self.mirror.away
+
+    @property
+    def rejected(self) -> bool:
+        """Whether there is an object whose newest form is not in force."""
+        return self._resources.rejected
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Of all objects as they are now, warnings too."""
+        return self._resources.findings
+
+    async def start(self) -> tuple[Finding, ...]:
+        """Put what is there into force; return what keeps it from being read."""
+        if found := await self._resources.start():
+            return found
+        self._pods.look()
+        return ()
+
+    async def run(self) -> None:
+        """Follow and write until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.mirror.run(), name="follow the cluster")
+            tasks.create_task(self._resources.run(), name="apply custom resources")
+            tasks.create_task(self._pods.run(), name="follow pods")
+            tasks.create_task(self.statuses.run(), name="write statuses")
+            tasks.create_task(self._leadership.run(), name="lead")
+
+    def remake(self) -> None:
+        """Do nothing: what is in force is in the cluster, whatever the store lost."""
+
+    def shown(self) -> dict[str, object]:
+        """Return the state of the objects, for people."""
+        return self._resources.shown()

@@ -1,0 +1,148 @@
+"""A cluster's custom resources, followed: what is good is put into force, each is told its state.
+
+Like `resources.ResourceFolder`, but an object that is wrong keeps only itself from being changed.
+With `policy rollback` the only writer of its `Rules`. A cluster that is away changes nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from coordinator.kube.conditions import said_of
+from coordinator.kube.gateway_pools import with_gateway_pools
+from coordinator.kube.judging import NOTHING, Judgement, judge
+from coordinator.kube.mirror import Mirror
+from coordinator.kube.pods import Selection
+from coordinator.kube.references import unresolved
+from coordinator.kube.settings import Kubernetes
+from coordinator.kube.status import Due, StatusWriter
+from coordinator.kube.written import Ident, Written
+from coordinator.rules import Bench, Resources, Rules
+from lineside import logs
+from lineside.findings import Finding, Place
+
+log = logs.get("coordinator.kube.custom_resources")
+
+LOOK_S = 1.0
+"""Between two looks when nothing was heard: at keys' files, and at what is said of names."""
+
+START_S = 20.0
+"""A start waits so long for the first lists: without its policies nothing may be served."""
+
+
+class CustomResources:
+    """One coordinator's."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        rules: Rules,
+        settings: Kubernetes,
+        told: Callable[[Resources], None],
+        statuses: StatusWriter,
+        leads: Callable[[], bool],
+    ) -> None:
+        """`told` hears of the set in force: when it is put there, and at each look."""
+        self._mirror, self._rules, self._settings = mirror, rules, settings
+        self._told, self._statuses, self._leads = told, statuses, leads
+        self._judgement = NOTHING
+        self._objects: dict[Ident, Written] = {}
+        self._pools: tuple[Selection, ...] = ()
+
+    @property
+    def away(self) -> str:
+        """Why the cluster cannot be read; empty: it can."""
+        return self._mirror.away
+
+    @property
+    def rejected(self) -> bool:
+        """Whether there is an object whose newest form is not in force."""
+        return bool(self._judgement.refused)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Of all objects as they are now, warnings too."""
+        return self._judgement.all_findings
+
+    async def start(self) -> tuple[Finding, ...]:
+        """Put what is there into force; return what keeps it from being read."""
+        try:
+            async with asyncio.timeout(START_S):
+                await self._mirror.prime()
+        except TimeoutError:
+            why = self._mirror.away or f"no answer within {START_S:g} s"
+            return (Finding(Place("the cluster"), "unreadable", why),)
+        if missing := self._mirror.missing:
+            log.warning("kinds are not installed", missing=missing)
+        await self._take()
+        await asyncio.to_thread(self._told, self._rules.resources)
+        return ()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._mirror.resources_changed.wait()
+            self._mirror.resources_changed.clear()
+            await self._take()
+            if self._leads():
+                self._statuses.want(await asyncio.to_thread(self._due, self._rules.bench()))
+            await asyncio.to_thread(self._told, self._rules.resources)  # it reads files
+
+    async def _take(self) -> None:
+        """Judge what has changed, and put what came of it into force."""
+        objects = {each.ident: each for each in self._mirror.written()}
+        pools = self._mirror.gateway_pools()
+        before = self._judgement
+        has_changed = _forms(objects) != _forms(self._objects)
+        self._objects = objects
+        if has_changed:
+            listed = [objects[ident] for ident in sorted(objects)]
+            judged = await asyncio.to_thread(judge, before.in_force, listed, self._settings)
+            self._judgement = judged
+            self._tell(before, judged)
+        if self._judgement.in_force != before.in_force or pools != self._pools:
+            self._pools = pools
+            self._rules.swap(with_gateway_pools(self._judgement.resources, pools))
+            self._mirror.pods_changed.set()  # other pods may be selected now
+            log.info(
+                "resources applied",
+                revision=self._rules.revision,
+                objects=len(self._judgement.in_force),
+            )
+
+    def _tell(self, before: Judgement, now: Judgement) -> None:
+        for ident in sorted(now.refused):
+            if now.findings.get(ident) != before.findings.get(ident):
+                for found in now.findings.get(ident, ()):
+                    log.warning("resource rejected", place=str(found.place), code=found.code)
+
+    def _due(self, bench: Bench) -> Mapping[Ident, Due]:
+        """Return what is to be said of each object. Run on a thread: it changes nothing."""
+        judgement, rules = self._judgement, self._rules
+        resources = rules.resources
+        selecting = {each.key for sets in bench.members.worker_sets.values() for each in sets}
+        others = [*resources.pools, *resources.worker_sets]
+        missing = unresolved(judgement.located, bench.bound.inventory, others, selecting)
+        due = {}
+        for ident, each in self._objects.items():
+            form = judgement.in_force.get(ident)
+            found = judgement.findings.get(ident, ())
+            said = said_of(each, form, found, missing.get(ident, ()), rules.rolled_back)
+            due[ident] = Due(each, said)
+        return due
+
+    def shown(self) -> dict[str, object]:
+        """Return the state of the objects, for people."""
+        where = ", ".join(self._mirror.namespaces)
+        return {
+            "source": f"custom resources of the cluster ({where})",
+            "rejected": self.rejected,
+            "findings": [finding.to_json() for finding in self.findings],
+            "cluster": {**self._mirror.shown(), "status_problem": self._statuses.problem},
+        }
+
+
+def _forms(objects: Mapping[Ident, Written]) -> list[object]:
+    return [(ident, each.form, each.kept) for ident, each in objects.items()]

@@ -1,0 +1,196 @@
+"""Which form of each object is in force: its own if it is good, else its last good one. Pure.
+
+A change that is wrong, by itself or beside the others, changes nothing of what was in force. What
+others' deletion made wrong stays in force, and the finding says so: nobody changed it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from coordinator.kube.fields import Fields
+from coordinator.kube.settings import Kubernetes
+from coordinator.kube.written import Form, Ident, Written, source_of
+from coordinator.rules import Resources
+from lineside.findings import Finding
+from policies.lint import lint
+from policies.load import Located, load
+from policies.model import InferenceProvider
+
+Forms = Mapping[Ident, Form]
+
+KEY_NOT_ALLOWED = "key-not-allowed"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What came of a set of objects."""
+
+    in_force: Forms
+    located: tuple[Located, ...]
+    """Of the forms in force, in the order of their names."""
+    findings: Mapping[Ident, tuple[Finding, ...]]
+    """Of each object that has any: of its own form where that is refused, else of the one in
+    force."""
+    refused: frozenset[Ident]
+    """Objects whose own form is not in force."""
+
+    @property
+    def resources(self) -> Resources:
+        """The set to put into force."""
+        return Resources.of([each.resource for each in self.located])
+
+    @property
+    def all_findings(self) -> tuple[Finding, ...]:
+        """Every finding, by object."""
+        return tuple(found for ident in sorted(self.findings) for found in self.findings[ident])
+
+
+NOTHING = Judgement({}, (), {}, frozenset())
+
+
+def judge(before: Forms, objects: Sequence[Written], keys: Kubernetes) -> Judgement:
+    """Judge all objects of one moment. `before` is what was in force; `keys` says which may be
+    named.
+    """
+    return _Court(before, objects, keys).sit()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was found in a set of forms."""
+
+    located: tuple[Located, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(each for each in self.findings if each.severity == "error")
+
+
+class _Court:
+    def __init__(self, before: Forms, objects: Sequence[Written], keys: Kubernetes) -> None:
+        self._keys = keys
+        self._objects = {each.ident: each for each in objects}
+        self._idents = {each.source: each.ident for each in objects}
+        self._good = {each.ident: form for each in objects if (form := _good(each, before))}
+        self._refused: dict[Ident, list[Finding]] = {}
+
+    def sit(self) -> Judgement:
+        now = {ident: each.form for ident, each in self._objects.items()}
+        forms = self._readable(now)
+        seen = self._look(forms)
+        if seen.errors:
+            forms = self._without(forms, seen.errors)
+            seen = self._look(forms)
+        if seen.errors and (changed := self._changed(self._readable(now))):
+            self._refused = {i: f for i, f in self._refused.items() if i not in changed}
+            forms, seen = self._one_by_one(self._readable(now), changed)
+        refused = frozenset(i for i, each in self._objects.items() if forms.get(i) != each.form)
+        said = {**self._by_object(seen.findings), **self._refused}
+        fields = {
+            source_of(i): Fields(each.form.document if i in refused else forms[i].document)
+            for i, each in self._objects.items()
+        }
+        findings = {
+            ident: tuple(fields[each.place.source].located(each) for each in found)
+            for ident, found in said.items()
+        }
+        return Judgement(forms, seen.located, findings, refused)
+
+    def _readable(self, forms: Forms) -> dict[Ident, Form]:
+        """Return the forms with those that cannot be read taken back."""
+        wrong = self._by_object(_read(forms).findings)
+        for ident, found in wrong.items():
+            self._refused[ident] = found
+        kept = {i: self._good[i] for i in wrong if i in self._good}
+        return {**{i: form for i, form in forms.items() if i not in wrong}, **kept}
+
+    def _without(self, forms: Forms, errors: Iterable[Finding]) -> dict[Ident, Form]:
+        """Take back the changes that errors are about."""
+        left = dict(forms)
+        for ident, found in self._by_object(errors).items():
+            if forms.get(ident) == self._good.get(ident):
+                continue  # nobody changed it
+            self._refused[ident] = found
+            if ident in self._good:
+                left[ident] = self._good[ident]
+            else:
+                left.pop(ident)
+        return left
+
+    def _changed(self, forms: Forms) -> list[Ident]:
+        """Return those that are not in force yet; who was in force comes first, then the older."""
+        changed = [i for i, form in forms.items() if self._good.get(i) != form]
+        return sorted(changed, key=lambda i: (i not in self._good, self._objects[i].created, i))
+
+    def _one_by_one(
+        self, forms: Forms, changed: Sequence[Ident]
+    ) -> tuple[dict[Ident, Form], _Seen]:
+        """Let changes in that bring no new error; for when the errors are about others."""
+        there = {i: form for i, form in forms.items() if i not in changed}
+        there |= {i: self._good[i] for i in changed if i in self._good}
+        seen = self._look(there)
+        for ident in changed:
+            tried = {**there, ident: forms[ident]}
+            then = self._look(tried)
+            if new := [each for each in then.errors if each not in seen.errors]:
+                self._refused[ident] = new
+            else:
+                there, seen = tried, then
+        return there, seen
+
+    def _look(self, forms: Forms) -> _Seen:
+        read = _read(forms)
+        findings = [*read.findings, *lint(read.located), *_of_keys(read.located, self._keys)]
+        return _Seen(read.located, tuple(findings))
+
+    def _by_object(self, findings: Iterable[Finding]) -> dict[Ident, list[Finding]]:
+        found: dict[Ident, list[Finding]] = {}
+        for each in findings:
+            found.setdefault(self._idents[each.place.source], []).append(each)
+        return found
+
+
+def _good(each: Written, before: Forms) -> Form | None:
+    """Return the form that was in force, of this very object; a start has the status's word."""
+    form = before.get(each.ident)
+    return form if form is not None and form.uid == each.form.uid else each.kept
+
+
+def _read(forms: Forms) -> _Seen:
+    documents = [(source_of(ident), forms[ident].document) for ident in sorted(forms)]
+    loaded = load(documents)
+    return _Seen(loaded.resources, loaded.findings)
+
+
+def _of_keys(located: Iterable[Located], keys: Kubernetes) -> Iterable[Finding]:
+    """Find providers that name a key which resources may not name."""
+    for each in located:
+        if not isinstance(each.resource, InferenceProvider):
+            continue
+        said = each.resource.spec.credentials
+        if said is None:
+            continue
+        access = said.access_key
+        file = said.file if access is None else access.file
+        path = ("spec", "credentials", *(("accessKey",) if access is not None else ()))
+        if file is not None and not _is_below(file, keys.key_dir):
+            help = f"only files below `{keys.key_dir}` may be named (`kubernetes.key_dir`)"
+            message = "a custom resource may not name this file"
+            yield Finding(each.place((*path, "file")), KEY_NOT_ALLOWED, message, help)
+        variables = _AWS if access is not None and file is None else (said.variable,)
+        for name in (name for name in variables if name and name not in keys.key_variables):
+            message = f"a custom resource may not name the variable `{name}`"
+            help = "list it in `kubernetes.key_variables`"
+            yield Finding(each.place((*path, "variable")), KEY_NOT_ALLOWED, message, help)
+            break
+
+
+_AWS = ("AWS_ACCESS_KEY_ID",)
+"""What an access key without a file is read from."""
+
+
+def _is_below(file: str, folder: str) -> bool:
+    path = PurePosixPath(file)
+    return ".." not in path.parts and path.is_relative_to(folder)

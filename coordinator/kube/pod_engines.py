@@ -1,0 +1,48 @@
+"""Pods that worker sets and the Gateway API's pools select, told to discovery as servers."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from coordinator.config import EngineSpec
+from coordinator.engines import Hosting
+from coordinator.kube.gateway_pools import is_gateway_pool
+from coordinator.kube.mirror import Mirror
+from coordinator.kube.pods import Roster, Selection, selection_of
+from coordinator.rules import Rules
+
+LOOK_S = 1.0
+"""Between two looks when no pod changed: resources may have been rolled back."""
+
+GATHER_S = 0.02
+"""Changes that come within this are one."""
+
+Follow = Callable[[Mapping[EngineSpec, Hosting]], object]
+
+
+class PodEngines:
+    """The only one that names pods to discovery."""
+
+    def __init__(self, mirror: Mirror, rules: Rules, follow: Follow) -> None:
+        """`follow` hears of every server that is in a pod."""
+        self._mirror, self._rules, self._follow = mirror, rules, follow
+        self._roster = Roster()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._mirror.pods_changed.wait()
+                    await asyncio.sleep(GATHER_S)
+            self._mirror.pods_changed.clear()
+            self.look()
+
+    def look(self) -> None:
+        """Bring discovery in line with pods and resources."""
+        self._follow(self._roster.servers(self._selections(), self._mirror.pods()))
+
+    def _selections(self) -> list[Selection]:
+        own = (each for each in self._rules.resources.worker_sets if not is_gateway_pool(each))
+        chosen = (selection_of(each) for each in own)
+        return [each for each in chosen if each is not None] + list(self._mirror.gateway_pools())

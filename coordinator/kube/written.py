@@ -1,0 +1,100 @@
+"""An object of our kinds as the cluster has it, and what its resource is read from. Pure.
+
+A form is what somebody wrote at one time. The status keeps the form that is in force while a later
+one cannot be used, so that no restart loses it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+from coordinator.kube.reflection import Object
+from policies.model import API_VERSION
+
+Ident: TypeAlias = tuple[str, str, str]
+"""Kind, namespace and name."""
+
+IN_FORCE = "inForce"
+"""The field of a status that keeps a form."""
+
+_KEPT_METADATA = ("name", "namespace", "labels", "annotations")
+
+_BULKY = "kubectl.kubernetes.io/last-applied-configuration"
+"""An annotation that repeats the whole object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One form of one object, which is the same for as long as the `uid` is."""
+
+    uid: str
+    generation: int
+    document: bytes
+    """What `load` reads: JSON, a value a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One object."""
+
+    ident: Ident
+    revision: str
+    created: str
+    form: Form
+    kept: Form | None
+    """What its status says is in force instead."""
+    status: Any
+
+    @property
+    def source(self) -> str:
+        """What findings call it."""
+        return source_of(self.ident)
+
+
+def source_of(ident: Ident) -> str:
+    """Return what findings call an object."""
+    kind, namespace, name = ident
+    return f"{kind} {namespace}/{name}"
+
+
+def written(kind: str, found: Object) -> Written:
+    """Read an object. Whatever it holds: what is wrong with it is for `load` to say."""
+    metadata = _mapping(found.get("metadata"))
+    ident = (kind, str(metadata.get("namespace", "")), str(metadata.get("name", "")))
+    uid = str(metadata.get("uid", ""))
+    status = _mapping(found.get("status"))
+    form = Form(uid, _number(metadata.get("generation")), _document(kind, found, found.get("spec")))
+    return Written(
+        ident,
+        str(metadata.get("resourceVersion", "")),
+        str(metadata.get("creationTimestamp", "")),
+        form,
+        _kept(kind, found, uid, status.get(IN_FORCE)),
+        status,
+    )
+
+
+def _document(kind: str, found: Object, spec: Any) -> bytes:
+    metadata = _mapping(found.get("metadata"))
+    said = {name: metadata[name] for name in _KEPT_METADATA if name in metadata}
+    if _BULKY in _mapping(said.get("annotations")):
+        said["annotations"] = {k: v for k, v in said["annotations"].items() if k != _BULKY}
+    whole = {"apiVersion": API_VERSION, "kind": kind, "metadata": said, "spec": spec}
+    return msgspec.json.format(msgspec.json.encode(whole), indent=2)
+
+
+def _kept(kind: str, found: Object, uid: str, said: Any) -> Form | None:
+    """Return a form of an earlier time; its labels and annotations are those of now."""
+    said = _mapping(said)
+    if not isinstance(said.get("spec"), dict):
+        return None
+    return Form(uid, _number(said.get("generation")), _document(kind, found, said["spec"]))
+
+
+def _mapping(said: Any) -> dict[str, Any]:
+    return said if isinstance(said, dict) else {}
+
+
+def _number(said: Any) -> int:
+    return said if isinstance(said, int) else 0
