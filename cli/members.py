@@ -8,12 +8,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cli import admin
 from cli.commands import Subcommands
-from cli.shown import console, moment, seconds, table, text
+from cli.shown import console, moment, number, seconds, table, text
 
 
 def add_to(things: Subcommands) -> None:
@@ -59,6 +59,26 @@ def members_shown(said: Mapping[str, Any], now: float) -> Group:
             text(", ".join(each["missing"])),
         )
     parts += [Text(""), agents if agents.row_count else Text("no agent is connected")]
+    parts += [Text(""), _inflight_shown(said)]
     if said.get("store_away"):
         parts.append(Text(f"the store is away, so this may be old: {text(said['store_away'])}"))
     return Group(*parts)
+
+
+def _inflight_shown(said: Mapping[str, Any]) -> RenderableType:
+    """Return what each coordinator says it has in flight on each engine."""
+    inflight = table(
+        "in flight by", "on engine", "requests", "queued", "tokens", "wait", "said ago"
+    )
+    for each in said.get("inflight", ()):
+        mark = "" if each["counts"] else " (too old to count)"
+        inflight.add_row(
+            text(each["coordinator"]),
+            text(each["engine"]),
+            number(each["outstanding"]),
+            number(each["queued"]),
+            number(each["queued_tokens"]),
+            seconds(each["wait_s"]),
+            seconds(each["age_s"]) + mark,
+        )
+    return inflight if inflight.row_count else Text("nothing is in flight")

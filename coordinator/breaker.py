@@ -6,8 +6,10 @@ Whether an excluded engine is used all the same, for want of a better one, is th
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from coordinator.cluster import Cluster
 from coordinator.engines import EngineView
@@ -35,6 +37,14 @@ class Cause(Enum):
     STALLED = "it makes no progress although requests are pending"
 
 
+class Exclusion(NamedTuple):
+    """An engine that is excluded, or on trial."""
+
+    cause: Cause
+    open_s: float
+    opened_at: float
+
+
 @dataclass(slots=True)
 class _Engine:
     failures: int = 0
@@ -52,6 +62,8 @@ class _Engine:
     """When it last had nothing to do, or nothing was known of it."""
     load: Load | None = None
     shown: str = ""
+    remembered: bool = False
+    """It is known from an earlier life of the coordinator; the engine has yet to be found."""
 
 
 @dataclass(slots=True)
@@ -114,9 +126,47 @@ class Breakers:
         self._of(engine).heard_at = now
 
     def reset(self, engine: EngineId) -> None:
-        """Forget all: the engine is new, or came back from being away."""
+        """Forget all: the engine is new, or came back from being away.
+
+        Not what is remembered of it: it is merely found again.
+        """
+        if (known := self._engines.get(engine)) and known.remembered:
+            known.remembered = False
+            return
         if (state := self._engines.pop(engine, None)) and state.shown:
             self._tell(engine, "")
+
+    def excluded(self) -> Mapping[EngineId, Exclusion]:
+        """Return the engines that are excluded or on trial, to be remembered."""
+        return {
+            engine: Exclusion(state.cause, state.open_s, state.opened_at)
+            for engine, state in self._engines.items()
+            if state.cause is not None
+        }
+
+    def restore(self, engine: EngineId, was: Exclusion, now: float) -> None:
+        """Take over what is remembered of an engine: it is not used before it has been tried.
+
+        What was seen of it since then counts more.
+        """
+        known = self._engines.get(engine)
+        if known and (known.cause is not None or known.alive_at >= was.opened_at):
+            return
+        state = _Engine(
+            cause=was.cause,
+            open_s=was.open_s,
+            opened_at=was.opened_at,
+            heard_at=known.heard_at if known else -math.inf,
+            remembered=known is None,
+        )
+        self._engines[engine] = state
+        self._show(engine, state, now)
+
+    def found(self, engines: Iterable[EngineId]) -> None:
+        """Show what is remembered of engines that the cluster has only just come to know."""
+        for engine in engines:
+            if (state := self._engines.get(engine)) and state.remembered:
+                self.cluster.observe_failing(engine, state.shown)
 
     def look(self, view: EngineView, watched: int, now: float) -> None:
         """Compare an engine's report with the one before; let time pass.
@@ -141,10 +191,11 @@ class Breakers:
         self._show(engine, state, now)
 
     def retain(self, engines: set[EngineId]) -> None:
-        """Forget all other engines."""
+        """Forget all other engines, but for those that are yet to be found."""
         for gone in self._engines.keys() - engines:
-            del self._engines[gone]
-            self._news.pop(gone, None)
+            if not self._engines[gone].remembered:
+                del self._engines[gone]
+                self._news.pop(gone, None)
 
     def take_news(self) -> list[tuple[EngineId, str]]:
         """Return which engines are excluded (why) or used again (empty) since the last call."""

@@ -46,6 +46,7 @@ from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.resources import ResourceFolder
 from coordinator.rules import Resources, Rules
+from coordinator.state.exclusions import Exclusions
 from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Membership
 from coordinator.state.numbering import Numbering
@@ -135,13 +136,15 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     core = _core(config, stack, probes, secret, registry, keys)
     kept = LearnedStore(core.learned, store)
     await kept.load()
+    exclusions = Exclusions(core.breakers, core.service.decider.cooldowns, store, SystemClock())
+    await exclusions.load()
     discovery = _discovery(config, core, probes, credentials)
     numbering = Numbering(store, core.cluster)
     trust = AgentTrust(config, SystemClock())
     agents = _agents(config, core, secret, numbering, trust)
     cap = IndexCap(config.index_bytes, core.cluster, core.caches)
     folder = _folder(config, store, core.rules, keys)
-    state = _state(store, secret, agents, (numbering, kept, folder))
+    state = _state(core, store, secret, agents, exclusions, (numbering, kept, folder, exclusions))
     readiness = Readiness(core.service, cap, numbering, state.pulse, folder, trust.degraded)
     gauges = Gauges(core.service, readiness, core.caches, cap, agents.counters, lambda: lag.seconds)
     providers = ProviderViews(core.service, lambda: keys.problems)
@@ -198,10 +201,12 @@ async def _opened(config: Config, stack: AsyncExitStack) -> tuple[Store, bytes]:
 
 
 def _state(
+    core: _Core,
     store: Store,
     secret: bytes,
     agents: AgentsServicer,
-    writers: Sequence[Numbering | LearnedStore | ResourceFolder | StoredResources],
+    exclusions: Exclusions,
+    writers: Sequence[Numbering | LearnedStore | ResourceFolder | StoredResources | Exclusions],
 ) -> State:
     def remake() -> None:
         for each in writers:
@@ -210,7 +215,8 @@ def _state(
 
     clock = SystemClock()
     pulse = Pulse(store, secret, clock, remake)
-    return State(pulse, Membership(store, clock, agents.name, lambda: agents.sessions.open.keys()))
+    members = Membership(store, clock, agents.name, lambda: agents.sessions.open.keys())
+    return State(pulse, members, exclusions, core.peers, core.service.inflight, clock)
 
 
 def _core(
@@ -286,7 +292,7 @@ def _discovery(
         node=config.node_id,
         stride=config.stride,
         probe_s=config.probe_s,
-        changed=_followers(core.caches, core.tokens, decider, core.learned),
+        changed=_followers(core.breakers, core.caches, core.tokens, decider, core.learned),
         appeared=_greeter(core.breakers, core.tokens, decider),
         looked=lambda engine: core.breakers.heard(engine, clock.monotonic()),
     )
@@ -385,7 +391,7 @@ def _index_shown(caches: Caches, cap: IndexCap, overlay: Overlay) -> Mapping[str
 
 
 def _followers(
-    caches: Caches, tokens: Tokens, decider: Decider, learned: Learned
+    breakers: Breakers, caches: Caches, tokens: Tokens, decider: Decider, learned: Learned
 ) -> Callable[[Sequence[Engine]], None]:
     """Return what hears of every new set of engines."""
     known: set[EngineId] = set()
@@ -397,6 +403,7 @@ def _followers(
         known.clear()
         known.update(groups)
         caches.assign(groups)
+        breakers.found(groups)
         decider.recent.keep(groups)
         decider.newcomers.keep(groups)
         learned.keep(groups)

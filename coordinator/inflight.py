@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from lineside.ids import EngineId
+from lineside.signals import InFlight as Word
 
 HEAD_CREDIT = 0.95
 """A prefill under way is never credited as finished: its first token has not been seen."""
@@ -60,6 +61,10 @@ class Queue(NamedTuple):
     peers: PeerSum = PeerSum(0, 0)
     queued: int = 0
     """Requests without a first token."""
+
+    def as_word(self) -> Word:
+        """Return our own part of it, as others are told."""
+        return Word(self.outstanding, self.queued, self.queued_tokens, self.wait_s)
 
 
 EMPTY = Queue()
@@ -183,6 +188,11 @@ class InFlight:
             fields = len(line.leases), line.queued_tokens, wait_s, peers, len(line.queued)
             queues.append(Queue._make(fields))
         return queues
+
+    def held(self, now: float) -> dict[EngineId, Queue]:
+        """Return the load of each engine that has any of ours, at this moment."""
+        engines = list(self._lines)
+        return dict(zip(engines, self.queues(engines, now), strict=True))
 
     def watched(self, engine: EngineId) -> int:
         """Return how many requests on an engine would show here that it gets on."""

@@ -163,11 +163,7 @@ class Sessions:
     def _in_flight(self, session: Session, now: float) -> dict[EngineId, Has]:
         engines = list(session.assigned)
         queues = zip(engines, self._inflight.queues(engines, now), strict=True)
-        return {
-            engine: Has(own.outstanding, own.queued, own.queued_tokens, own.wait_s)
-            for engine, own in queues
-            if own.outstanding
-        }
+        return {engine: own.as_word() for engine, own in queues if own.outstanding}
 
     async def _keep_number(self) -> None:
         """Number every assignment before it goes out."""

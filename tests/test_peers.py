@@ -139,7 +139,6 @@ def test_a_coordinator_that_is_silent_counts_for_nothing_and_is_shown() -> None:
     assert made.shown(3.0) == [
         {
             "coordinator": "one",
-            "node": "n",
             "engine": "a",
             "outstanding": 3,
             "queued": 2,

@@ -7,10 +7,11 @@ wrapper, read by decisions. Times are the coordinator's monotonic seconds.
 """
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from typing import NamedTuple
 
 from coordinator.attempts import Attempt, Fault
 from lineside.ids import EngineId
@@ -54,6 +55,16 @@ class Pause:
     """Until one request may find out; 0: one is on its way to."""
     is_certain: bool
     """It would refuse a request: it asked for this pause, or refuses our key."""
+
+
+class Cooldown(NamedTuple):
+    """A pause as it is remembered: nobody has found out since that the provider works."""
+
+    cause: Cause
+    began: float
+    pause_s: float
+    """From then until one request may find out."""
+    asked: bool
 
 
 @dataclass(slots=True)
@@ -141,6 +152,23 @@ class Cooldowns:
         for gone in [name for name in self._providers if name not in providers]:
             del self._providers[gone]
             self._news.pop(gone, None)
+
+    def cooling(self) -> Mapping[EngineId, Cooldown]:
+        """Return the providers that cool down or are on trial, to be remembered."""
+        return {
+            name: Cooldown(state.cause, state.began, state.until - state.began, state.asked)
+            for name, state in self._providers.items()
+            if state.cause is not None
+        }
+
+    def restore(self, provider: EngineId, was: Cooldown) -> None:
+        """Take over what is remembered of a provider: one request finds out, when it is time."""
+        state = self._of(provider)
+        if state.cause is not None:
+            return  # known better
+        state.cause, state.began, state.asked = was.cause, was.began, was.asked
+        state.until, state.pause_s = was.began + was.pause_s, was.pause_s
+        self._news[provider] = was.cause
 
     def counts(self, provider: EngineId) -> dict[Fault, int]:
         """Return how often each fault was seen of a provider."""

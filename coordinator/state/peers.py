@@ -112,18 +112,20 @@ class Peers:
     def shown(self, now: float) -> list[dict[str, Any]]:
         """Return each word, engine by engine, for people."""
         return [
-            {
-                "coordinator": name,
-                "node": node,
-                "engine": engine,
-                **has._asdict(),
-                "age_s": None if heard.at is None else now - heard.at,
-                "counts": heard.counts(now),
-            }
-            for node, words in sorted(self._heard.items())
+            inflight_json(name, engine, has, None if heard.at is None else now - heard.at)
+            for _, words in sorted(self._heard.items())
             for name, heard in sorted(words.items())
             for engine, has in sorted(heard.engines.items())
         ]
 
 
 NOTHING = PeerSum(0, 0)
+
+
+def inflight_json(
+    coordinator: str, engine: EngineId, has: InFlight, age_s: float | None
+) -> dict[str, Any]:
+    """Return what one coordinator has in flight on one engine, for people."""
+    is_known = age_s is not None and age_s <= SILENT_S
+    said = {"coordinator": coordinator, "engine": engine}
+    return {**said, **has._asdict(), "age_s": age_s, "counts": is_known}

@@ -10,16 +10,30 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from coordinator.inflight import InFlight
+from coordinator.state.exclusions import Exclusions
 from coordinator.state.members import Membership
+from coordinator.state.peers import Peers, inflight_json
 from coordinator.state.pulse import Pulse
+from lineside.clock import Clock
 
 
 class State(Collector):
     """The parts that read and write the store in the background."""
 
-    def __init__(self, pulse: Pulse, members: Membership) -> None:
+    def __init__(
+        self,
+        pulse: Pulse,
+        members: Membership,
+        exclusions: Exclusions,
+        peers: Peers,
+        inflight: InFlight,
+        clock: Clock,
+    ) -> None:
         self.pulse = pulse
         self.members = members
+        self._exclusions = exclusions
+        self._peers, self._inflight, self._clock = peers, inflight, clock
 
     async def run(self) -> None:
         """Run all parts until cancelled; none of them ends by itself, whatever the store does."""
@@ -29,14 +43,25 @@ class State(Collector):
             tasks.create_task(members.tenure.run(), name="tenure")
             tasks.create_task(members.following.run(), name="follow members")
             tasks.create_task(members.run(), name="members")
+            tasks.create_task(self._exclusions.run(), name="exclusions")
 
     async def end(self) -> None:
         """Leave: others hear of it at once."""
+        await self._exclusions.save()
         await self.members.tenure.end()
 
     def shown(self) -> Mapping[str, object]:
-        """Return members and the store's state, for people."""
-        return {**self.members.shown(), "store_away": self.pulse.away}
+        """Return members, what each has in flight, and the store's state, for people."""
+        now = self._clock.monotonic()
+        inflight = [
+            inflight_json(self.members.me, engine, own.as_word(), 0.0)
+            for engine, own in sorted(self._inflight.held(now).items())
+        ]
+        return {
+            **self.members.shown(),
+            "inflight": inflight + self._peers.shown(now),
+            "store_away": self.pulse.away,
+        }
 
     def describe(self) -> Iterable[Metric]:
         """Name nothing in advance: reading everything is cheap."""
@@ -55,6 +80,17 @@ class State(Collector):
         members.add_metric(["coordinator"], len(self.members.coordinators()))
         members.add_metric(["agent"], len(self.members.agents()))
         yield members
+        now = self._clock.monotonic()
+        text = "Age of what another coordinator says it has in flight; the oldest of them"
+        age = GaugeMetricFamily("lineside_peer_inflight_age_seconds", text)
+        if (oldest_s := self._peers.oldest_s(now)) is not None:
+            age.add_metric([], oldest_s)
+        yield age
+        text = "Requests that other coordinators say they have in flight, where that counts"
+        total = sum(each.outstanding for each in self._peers.sums.values())
+        yield _gauge("lineside_peer_inflight", text, total)
+        text = "Coordinators whose requests in flight are known, by way of the agents"
+        yield _gauge("lineside_peers", text, len(self._peers.coordinators()))
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
