@@ -155,9 +155,9 @@ class Decider:
         expected = self.answers.expected_tokens(
             seen.tenant, ModelName(seen.request.model), seen.request.max_tokens
         )
-        outlook = RequestOutlook(
-            seen.bench, self.answers, self.predictor, seen.load_tokens, expected
-        )
+        loads = {model: seen.load_tokens(model) for model in seen.tokens}
+        load = load_tokens(seen.request, seen.tokenized)
+        outlook = RequestOutlook(seen.bench, self.answers, self.predictor, loads, load, expected)
         subset, targets = reach.subset, seen.plan.targets
         outside = () if subset is None else layout.outside(targets, subset)
         barred = self._bars(seen, reach.translates, now)

@@ -1,6 +1,6 @@
 """What to expect of one request's answer, for policies that ask: its end and its price. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coordinator.answers import Answers
@@ -19,8 +19,10 @@ class RequestOutlook:
     bench: Bench
     answers: Answers
     predictor: Predictor
-    load_of: Callable[[ModelName], int]
-    """The prompt's tokens for a model, or an estimate."""
+    loads: Mapping[ModelName, int]
+    """The prompt's tokens for each model, or estimates. No prompt hangs from here: records keep it."""
+    load: int
+    """For all other models."""
     expected_tokens: float
     """Of output."""
 
@@ -37,7 +39,8 @@ class RequestOutlook:
         return self.answers.e2e_s(self.bench.layout.backends[place].id, target.model)
 
     def provider_price(self, place: int) -> float | None:
-        return self.price(place, self.load_of(self.bench.layout.inventory.targets[place].model), 0)
+        model = self.bench.layout.inventory.targets[place].model
+        return self.price(place, self.loads.get(model, self.load), 0)
 
     def price(self, place: int, uncached: int, cached: int) -> float | None:
         price = self.bench.prices[place]

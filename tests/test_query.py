@@ -1,7 +1,9 @@
 """The routing query: what a gateway is told, and what it is not."""
 
+import gc
 import json
 from dataclasses import replace
+from types import FunctionType, ModuleType
 from typing import Any, cast
 
 import pytest
@@ -16,6 +18,7 @@ from coordinator.engines import Engine
 from coordinator.providers.bars import Bar, bars
 from coordinator.providers.cooldowns import Cooldowns
 from coordinator.providers.dialects import Dialect
+from coordinator.service import Service
 from coordinator.targets import Layout
 from lineside.ids import EngineId, TenantId
 from policies.facts import Inventory
@@ -205,6 +208,34 @@ async def test_what_was_answered_lets_go_of_the_prompt() -> None:
     assert seen is not None and seen.tokenized.packed is None
     assert seen.load_tokens(answer.routed.candidate.model) == len(PROMPT)
     assert answer.routed.target.id == EngineId("a")
+
+
+async def test_nothing_that_is_kept_of_a_decision_holds_the_prompt() -> None:
+    text = "a prompt that nobody may find " * 9
+    of = queries(engine("a"), engine("b"))
+    answer = await answered(of, query(BODY | {"prompt": [text]}))
+    assert text in answer.offers[0].body.decode()  # where it belongs
+    found = [each for each in _reachable(answer.routed) if text.encode() in _plain(each)]
+    assert found == []
+
+
+def _reachable(root: object) -> list[object]:
+    """Return all data that hangs from an object: what stays in memory as long as it does."""
+    found, left = {id(root): root}, [root]
+    while left:
+        for each in gc.get_referents(left.pop()):
+            if id(each) not in found and not isinstance(each, _SHARED):
+                found[id(each)] = each
+                left.append(each)
+    return list(found.values())
+
+
+_SHARED = (type, ModuleType, FunctionType, Service)
+"""What no request owns."""
+
+
+def _plain(value: object) -> bytes:
+    return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else b""
 
 
 def test_a_provider_of_another_api_is_barred_from_who_does_not_translate() -> None:
