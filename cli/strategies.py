@@ -16,7 +16,7 @@ from cli.virtual_router import (
     VirtualRouter,
 )
 from coordinator.engines import Engine
-from coordinator.inflight import InFlight, Lease, Queue
+from coordinator.inflight import InFlight, Lease, Loads
 from coordinator.overlay import Overlay
 from coordinator.predict import FixedRate
 from coordinator.pressure import Beta, Pressure
@@ -98,16 +98,15 @@ class NoProgress(InFlight):
         self._queued_s[lease.engine].pop(lease, None)
         super().release(lease, now)
 
-    def queues(self, engines: Sequence[EngineId], now: float) -> list[Queue]:
-        waits = (sum(self._queued_s.get(engine, {}).values()) for engine in engines)
-        queues = super().queues(engines, now)
-        return [q._replace(wait_s=wait) for q, wait in zip(queues, waits, strict=True)]
+    def loads(self, engines: Sequence[EngineId], now: float) -> Loads:
+        waits = [sum(self._queued_s.get(engine, {}).values()) for engine in engines]
+        return super().loads(engines, now)._replace(wait_s=waits)
 
 
 class NoBeta(Pressure):
     """Lets a prefill cost those that come after it nothing."""
 
-    def beta(self, model: ModelName, queues: Sequence[Queue], now: float) -> Beta:
+    def beta(self, model: ModelName, wait_s: Sequence[float], now: float) -> Beta:
         return lambda own_s: 0.0
 
 

@@ -138,16 +138,16 @@ class Decider:
                 continue  # providers alone serve it
             tokenized = seen.tokens[model]
             held = self._held(model, seen.request, tokenized, keys)
-            queues = self.inflight.queues(field_.engines, now)
+            loads = self.inflight.loads(field_.engines, now)
             parts.append(
                 measure(
                     field_,
                     Facts(tokenized.count, load_tokens(seen.request, tokenized)),
                     held,
-                    queues,
+                    loads,
                     self.recent.column,
                     self.predictor,
-                    self.pressure.beta(model, queues, now),
+                    self.pressure.beta(model, loads.wait_s, now),
                     self.outstanding_s,
                     full,
                 )

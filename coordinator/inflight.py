@@ -5,8 +5,10 @@ whichever path the request ends, or by its deadline; sums are integers, so they 
 zero and are never negative.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -50,10 +52,7 @@ class Lease:
 
 
 class Queue(NamedTuple):
-    """One engine's load as this coordinator knows it, with its peers' sums apart.
-
-    A tuple: a decision makes one for each engine.
-    """
+    """One engine's load as this coordinator knows it, with its peers' sums apart."""
 
     outstanding: int = 0
     queued_tokens: int = 0
@@ -71,6 +70,14 @@ EMPTY = Queue()
 NO_PEER = EMPTY.peers
 
 
+class Loads(NamedTuple):
+    """The loads of several engines at one moment, their peers' sums included, in columns."""
+
+    outstanding: Sequence[int]
+    queued: Sequence[int]
+    wait_s: Sequence[float]
+
+
 @dataclass(slots=True)
 class _Line:
     """The leases of one engine. `queued` is in order of dispatch; its first is the head."""
@@ -79,10 +86,16 @@ class _Line:
     queued: dict[Lease, None] = field(default_factory=dict)
     queued_tokens: int = 0
     queued_ns: int = 0
+    most_ns: float = 0.0
+    """The head's progress is credited up to this."""
     head_since: float = 0.0
     head_known: bool = True
     """Whether the head's prefill began then: not after one whose first token nobody saw."""
-    next_due: float | None = None
+    next_due: float = math.inf
+
+
+_IDLE = _Line()
+"""Of an engine with nothing in flight. Never written."""
 
 
 class InFlight:
@@ -91,6 +104,8 @@ class InFlight:
     def __init__(self, peers: Mapping[EngineId, PeerSum] = NO_PEERS) -> None:
         self._lines: dict[EngineId, _Line] = {}
         self._peers = peers
+        self._next_due = math.inf
+        """No request leaves a queue by being due before this."""
 
     def take(
         self,
@@ -110,14 +125,13 @@ class InFlight:
         line = self._lines.setdefault(engine, _Line())
         if not line.queued:
             line.head_since, line.head_known = now, True
+            line.most_ns = HEAD_CREDIT * lease.own_ns
         line.leases[lease] = None
         line.queued[lease] = None
         line.queued_tokens += uncached_tokens
         line.queued_ns += lease.own_ns
-        if first_token_due is not None and (
-            line.next_due is None or first_token_due < line.next_due
-        ):
-            line.next_due = first_token_due
+        if first_token_due is not None:
+            self._expect(line, first_token_due)
         return lease
 
     def hand_over(self, lease: Lease, due: float) -> None:
@@ -130,8 +144,11 @@ class InFlight:
         if line is None or not lease.queued or lease.first_token_due is not None:
             return
         lease.first_token_due = due
-        if line.next_due is None or due < line.next_due:
-            line.next_due = due
+        self._expect(line, due)
+
+    def _expect(self, line: _Line, due: float) -> None:
+        line.next_due = min(due, line.next_due)
+        self._next_due = min(due, self._next_due)
 
     def first_token(self, lease: Lease, now: float) -> float | None:
         """Take a request out of its engine's prefill queue. Idempotent.
@@ -176,18 +193,30 @@ class InFlight:
 
     def queues(self, engines: Sequence[EngineId], now: float) -> list[Queue]:
         """Return each engine's load at this moment."""
-        line_of, peers_of, queues = self._lines.get, self._peers.get, []
-        for engine in engines:
-            line, peers = line_of(engine), peers_of(engine, NO_PEER)
-            if line is None:
-                queues.append(EMPTY if peers is NO_PEER else Queue(peers=peers))
-                continue
-            if line.next_due is not None and line.next_due <= now:
-                _dequeue_due(line, now)
-            wait_s = _wait_s(line, now) if line.queued else 0.0
-            fields = len(line.leases), line.queued_tokens, wait_s, peers, len(line.queued)
-            queues.append(Queue._make(fields))
-        return queues
+        lines, peers_of = self._lines_of(engines, now), self._peers.get
+        return [
+            Queue(len(of.leases), of.queued_tokens, wait_s, peers_of(name, NO_PEER), len(of.queued))
+            for name, of, wait_s in zip(engines, lines, _waits_s(lines, now), strict=True)
+        ]
+
+    def loads(self, engines: Sequence[EngineId], now: float) -> Loads:
+        """Return the engines' loads at this moment. The hot loop."""
+        lines = self._lines_of(engines, now)
+        loads = Loads(
+            [len(line.leases) for line in lines],
+            [len(line.queued) for line in lines],
+            _waits_s(lines, now),
+        )
+        return _with_peers(loads, engines, self._peers) if self._peers else loads
+
+    def _lines_of(self, engines: Sequence[EngineId], now: float) -> list[_Line]:
+        lines = list(map(self._lines.get, engines, repeat(_IDLE)))
+        if self._next_due <= now:
+            for line in lines:
+                if line.next_due <= now:
+                    _dequeue_due(line, now)
+            self._next_due = min((each.next_due for each in self._lines.values()), default=math.inf)
+        return lines
 
     def held(self, now: float) -> dict[EngineId, Queue]:
         """Return the load of each engine that has any of ours, at this moment."""
@@ -206,12 +235,15 @@ class InFlight:
 
 
 def _dequeue(line: _Line, lease: Lease, now: float) -> None:
-    if next(iter(line.queued)) is lease:
-        line.head_since = now
+    was_head = next(iter(line.queued)) is lease
     del line.queued[lease]
     lease.queued = False
     line.queued_tokens -= lease.uncached_tokens
     line.queued_ns -= lease.own_ns
+    if was_head:
+        line.head_since = now
+        head = next(iter(line.queued), None)
+        line.most_ns = HEAD_CREDIT * head.own_ns if head else 0.0
 
 
 def _dequeue_due(line: _Line, now: float) -> None:
@@ -221,12 +253,28 @@ def _dequeue_due(line: _Line, now: float) -> None:
             _dequeue(line, lease, max(line.head_since, lease.first_token_due))
             line.head_known = False
     dues = [q.first_token_due for q in line.queued if q.first_token_due is not None]
-    line.next_due = min(dues, default=None)
+    line.next_due = min(dues, default=math.inf)
 
 
-def _wait_s(line: _Line, now: float) -> float:
-    """Return what a line with a queue still has to compute, its head's progress credited."""
-    elapsed_ns = (now - line.head_since) * _NS
-    most_ns = HEAD_CREDIT * next(iter(line.queued)).own_ns
-    credit_ns = most_ns if elapsed_ns > most_ns else max(0.0, elapsed_ns)
-    return (line.queued_ns - credit_ns) / _NS
+def _waits_s(lines: Sequence[_Line], now: float) -> list[float]:
+    """Return what each line's queue still has to compute, its head's progress credited.
+
+    Nothing where nothing is queued: both sums are 0 then.
+    """
+    waits_s = []
+    for line in lines:
+        gone_ns, most_ns = (now - line.head_since) * _NS, line.most_ns
+        credit_ns = most_ns if gone_ns > most_ns else gone_ns if gone_ns > 0.0 else 0.0
+        waits_s.append((line.queued_ns - credit_ns) / _NS)
+    return waits_s
+
+
+def _with_peers(
+    loads: Loads, engines: Sequence[EngineId], peers: Mapping[EngineId, PeerSum]
+) -> Loads:
+    sums = [peers.get(engine, NO_PEER) for engine in engines]
+    return Loads(
+        [ours + peer.outstanding for ours, peer in zip(loads.outstanding, sums, strict=True)],
+        [ours + peer.queued for ours, peer in zip(loads.queued, sums, strict=True)],
+        [ours + peer.wait_s for ours, peer in zip(loads.wait_s, sums, strict=True)],
+    )

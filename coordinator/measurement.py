@@ -10,20 +10,20 @@ those who look at one.
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from coordinator.candidates import Candidate
 from coordinator.engines import Engine, EngineView
 from coordinator.fit import Params
-from coordinator.inflight import NO_PEER, Queue
+from coordinator.inflight import Loads
 from coordinator.predict import Predictor
 from coordinator.pressure import Beta
 from coordinator.recent import SHARE
 from coordinator.targets import Layout
 from lineside.hashing import UNIT
-from lineside.ids import EngineId, ModelName
+from lineside.ids import EngineId, GroupId, ModelName
 from policies.model import Measure
 
 Units: TypeAlias = tuple[int, int, int]
@@ -79,6 +79,8 @@ class Field:
     model: ModelName
     views: tuple[EngineView, ...]
     engines: tuple[EngineId, ...]
+    groups: frozenset[GroupId]
+    """That the engines are of: most often one."""
     places: tuple[int, ...]
     """In the inventory."""
     kinds: tuple[int, ...]
@@ -120,6 +122,7 @@ def field_of(
         model,
         tuple(view for _, view in running),
         tuple(view.engine.id for _, view in running),
+        frozenset(view.engine.group for _, view in running),
         tuple(place for place, _ in running),
         numbers,
         kind_of,
@@ -145,20 +148,31 @@ def _kinds(
     return tuple(numbers), tuple(kind_of)
 
 
+class Own(NamedTuple):
+    """What a request's own prefill is to engines that hold as much of the prompt and are alike."""
+
+    overlap: int
+    """Tokens that will be read from the cache, by the index."""
+    ahead: int
+    """What our own decisions in flight will have added by then."""
+    own_s: float
+    weighed_s: float
+    """With what it costs those that come after it."""
+
+    @property
+    def cached(self) -> int:
+        """What the decision counts on."""
+        return self.overlap + self.ahead
+
+
 @dataclass(frozen=True)
 class Part:
     """What was measured of a field's runners, for one request. Each list has one entry for each."""
 
     field: Field
     facts: Facts
-    queues: Sequence[Queue]
-    overlap: Sequence[int]
-    """Tokens that will be read from the cache, by the index."""
-    ahead: Sequence[int]
-    """What our own decisions in flight will have added by then."""
-    own_s: Sequence[float]
-    wait_s: Sequence[float]
-    outstanding: Sequence[int]
+    loads: Loads
+    own: Sequence[Own]
     recent_s: Sequence[float] | None
     """What recent work adds to the cost; `None`: nothing."""
     cost: Sequence[float]
@@ -171,10 +185,9 @@ class Part:
         if not self.full:
             return self.cost
         half = self.facts.load_tokens / 2
-        known = (one + more for one, more in zip(self.overlap, self.ahead, strict=True))
         return [
-            each + FULL_S if name in self.full and cached < half else each
-            for each, name, cached in zip(self.cost, self.field.engines, known, strict=True)
+            each + FULL_S if name in self.full and own.cached < half else each
+            for each, name, own in zip(self.cost, self.field.engines, self.own, strict=True)
         ]
 
     def candidate(
@@ -189,22 +202,21 @@ class Part:
     ) -> Candidate:
         """Return a runner as the decision saw it, with what is known of it beside."""
         view, prompt = self.field.views[number], self.facts.prompt_tokens
-        overlap, ahead = self.overlap[number], self.ahead[number]
-        queued = self.queues[number].queued + self.queues[number].peers.queued
+        own, loads = self.own[number], self.loads
         return Candidate(
             target=view.engine,
             model=self.field.model,
             view=view,
-            overlap_tokens=overlap,
-            speculative_tokens=ahead,
-            uncached_tokens=None if prompt is None else prompt - overlap - ahead,
-            own_s=self.own_s[number],
-            wait_s=self.wait_s[number],
-            outstanding=self.outstanding[number],
+            overlap_tokens=own.overlap,
+            speculative_tokens=own.ahead,
+            uncached_tokens=None if prompt is None else prompt - own.cached,
+            own_s=own.own_s,
+            wait_s=loads.wait_s[number],
+            outstanding=loads.outstanding[number],
             recent_s=self.recent_s[number] if self.recent_s else 0.0,
             cost=self.cost[number],
-            queued=queued,
-            running=self.outstanding[number] - queued,
+            queued=loads.queued[number],
+            running=loads.outstanding[number] - loads.queued[number],
             is_full=self.ranking[number] != self.cost[number],
             predicted_ttft_s=self.value(Measure.PREDICTED_TTFT, number),
             predicted_e2e_s=e2e_s,
@@ -217,22 +229,21 @@ class Part:
 
     def value(self, measure: Measure, number: int) -> float | None:
         """Return one measurement of a runner; `None`: not known."""
-        prompt, load = self.facts.prompt_tokens, self.field.views[number].fresh_load
+        prompt, loads = self.facts.prompt_tokens, self.loads
+        load = self.field.views[number].fresh_load
         match measure:
             case Measure.PREDICTED_TTFT:
-                return None if prompt is None else self.wait_s[number] + self.own_s[number]
+                return None if prompt is None else loads.wait_s[number] + self.own[number].own_s
             case Measure.QUEUED_PROMPTS:
-                queue, reported = self.queues[number], load and load.waiting
-                return max(queue.queued + queue.peers.queued, reported or 0)
+                reported = load and load.waiting
+                return max(loads.queued[number], reported or 0)
             case Measure.RUNNING_PROMPTS:
-                queue, reported = self.queues[number], load and load.running
-                queued = queue.queued + queue.peers.queued
-                return max(self.outstanding[number] - queued, reported or 0)
+                reported = load and load.running
+                return max(loads.outstanding[number] - loads.queued[number], reported or 0)
             case Measure.CACHED_TOKENS:
-                return None if prompt is None else self.overlap[number] + self.ahead[number]
+                return None if prompt is None else self.own[number].cached
             case Measure.UNCACHED_TOKENS:
-                cached = self.overlap[number] + self.ahead[number]
-                return None if prompt is None else prompt - cached
+                return None if prompt is None else prompt - self.own[number].cached
             case Measure.KV_CACHE_USAGE:
                 return load.kv_cache_usage if load else None
             case Measure.GPU_UTILIZATION:
@@ -247,8 +258,8 @@ def measure(
     field: Field,
     facts: Facts,
     held: Held,
-    queues: Sequence[Queue],
-    recent_of: Callable[[Sequence[EngineView]], Sequence[float]],
+    loads: Loads,
+    recent_of: Callable[[Sequence[EngineId], Iterable[GroupId]], Sequence[float]],
     predictor: Predictor,
     beta: Beta,
     outstanding_s: float = OUTSTANDING_S,
@@ -256,67 +267,50 @@ def measure(
 ) -> Part:
     """Predict what a request is to each engine of a field.
 
-    `queues` are the engines'. `recent_of` returns the seconds of work that each was given lately.
+    `loads` are the engines'. `recent_of` returns the seconds of work that each was given lately.
     `beta` weighs the request's own prefill as a delay for those that come after it, and
     `outstanding_s` is the cost of each request in flight. Engines that are `full` come last,
     unless they hold most of the prompt.
     """
-    overlap, ahead, own_s = _own(field, facts, held, predictor)
-    outstanding, wait_s = [queue[0] for queue in queues], [queue[2] for queue in queues]
-    for number, queue in enumerate(queues):
-        if (peers := queue[3]) is not NO_PEER:
-            outstanding[number] += peers.outstanding
-            wait_s[number] += peers.wait_s
-    # What was counts as far as nothing is: queues say it better while there are any.
-    idle = outstanding.count(0) / max(1, len(outstanding))
-    weighed = {own: own * (1 + beta(own)) for own in set(own_s)}
+    own = _own(field, facts, held, predictor, beta)
     cost = [
-        wait + weighed[own] + outstanding_s * many
-        for wait, own, many in zip(wait_s, own_s, outstanding, strict=True)
+        wait_s + each[3] + outstanding_s * many
+        for wait_s, each, many in zip(loads.wait_s, own, loads.outstanding, strict=True)
     ]
     recent = None
-    if idle:
-        share = SHARE * idle
-        recent = [share * seconds for seconds in recent_of(field.views)]
+    # What was counts as far as nothing is: queues say it better while there are any.
+    if idle := loads.outstanding.count(0):
+        share = SHARE * (idle / len(own))
+        recent = [share * seconds for seconds in recent_of(field.engines, field.groups)]
         cost = [each + more for each, more in zip(cost, recent, strict=True)]
-    return Part(
-        field, facts, queues, overlap, ahead, own_s, wait_s, outstanding, recent, cost, full
-    )
+    return Part(field, facts, loads, own, recent, cost, full)
 
 
-def _own(
-    field: Field, facts: Facts, held: Held, predictor: Predictor
-) -> tuple[Sequence[int], Sequence[int], Sequence[float]]:
-    """Return each engine's overlap, what is on its way, and its own prefill. The hot loop.
+def _own(field: Field, facts: Facts, held: Held, predictor: Predictor, beta: Beta) -> list[Own]:
+    """Return what the prefill is to each engine. The hot loop.
 
     Engines of a kind that hold as much are alike, so each likeness is worked out once.
     """
+    kinds = [
+        cache(partial(_worked_out, kind, predictor.params(kind.engine), facts, beta))
+        for kind in field.kind_of
+    ]
     indexed, claimed = held.indexed.get, held.claimed.get
-    if held.claimed:
-        likenesses = [
-            (kind, indexed(name), claimed(name))
-            for kind, name in zip(field.kinds, field.engines, strict=True)
+    if not held.claimed:
+        return [
+            kinds[kind](units, None)
+            for kind, units in zip(field.kinds, map(indexed, field.engines), strict=True)
         ]
-    else:
-        likenesses = [
-            (kind, indexed(name), None)
-            for kind, name in zip(field.kinds, field.engines, strict=True)
-        ]
-    params = [predictor.params(kind.engine) for kind in field.kind_of]
-    worked_out = {
-        like: _worked_out(field.kind_of[like[0]], params[like[0]], facts, like[1], like[2])
-        for like in set(likenesses)
-    }
-    if not likenesses:
-        return (), (), ()
-    overlaps, aheads, owns = zip(*[worked_out[like] for like in likenesses], strict=True)
-    return overlaps, aheads, owns
+    return [
+        kinds[kind](indexed(name), claimed(name))
+        for kind, name in zip(field.kinds, field.engines, strict=True)
+    ]
 
 
 def _worked_out(
-    kind: Kind, params: Params, facts: Facts, units: Units | None, claim: int | None
-) -> tuple[int, int, float]:
-    """Return overlap, what is on its way, and the seconds of the request's own prefill."""
+    kind: Kind, params: Params, facts: Facts, beta: Beta, units: Units | None, claim: int | None
+) -> Own:
+    """Return what the prefill is to an engine that holds so much, and will by a claim."""
     load, prompt, block = facts.load_tokens, facts.prompt_tokens, kind.block
     # Tokens before a picture are matched although the prompt's length is only estimated. The last
     # token is computed in any case.
@@ -330,7 +324,7 @@ def _worked_out(
         if reach > overlap:
             ahead, worth = reach - overlap, float(reach)
     own_s = params.own_s(load - worth if worth < load else 0.0, overlap + ahead)
-    return overlap, ahead, own_s
+    return Own(overlap, ahead, own_s, own_s * (1 + beta(own_s)))
 
 
 def _cached(units: Units, block: int, limit: int) -> tuple[int, float]:

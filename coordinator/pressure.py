@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coordinator.inflight import Queue
 from lineside.ids import ModelName
 
 MEMORY_S = 10.0
@@ -46,10 +45,10 @@ class Pressure:
     def __init__(self) -> None:
         self._means: dict[ModelName, _Mean] = {}
 
-    def beta(self, model: ModelName, queues: Sequence[Queue], now: float) -> Beta:
-        """Note the queues of a model's engines; return what prefills cost those behind them."""
-        waits = [wait_s for queue in queues if (wait_s := queue.wait_s + queue.peers.wait_s)]
-        engines = max(1, len(queues))
+    def beta(self, model: ModelName, wait_s: Sequence[float], now: float) -> Beta:
+        """Note what a model's engines have to compute; return what prefills cost those behind."""
+        waits = [wait for wait in wait_s if wait]
+        engines = max(1, len(wait_s))
         mean = self._means.get(model)
         if mean is None:
             if len(self._means) >= KEPT:
@@ -57,7 +56,8 @@ class Pressure:
             mean = self._means[model] = _Mean(now, len(waits) / engines, waits, engines)
         elif (gap := now - mean.at) > 0:
             # Between bursts engines idle: they were busy for as long as what was seen last lasts.
-            share = sum(min(gap, wait) for wait in mean.waits) / (gap * mean.engines)
+            busy_s = sum([wait if wait < gap else gap for wait in mean.waits])
+            share = busy_s / (gap * mean.engines)
             mean.share += (share - mean.share) * (1 - math.exp(-gap / MEMORY_S))
         mean.at, mean.waits, mean.engines = now, waits, engines
         idle = 1 - mean.share

@@ -7,10 +7,10 @@ an engine makes it a little dearer, so that sooner or later another one computes
 The memory fades by decisions, not by seconds: a slow stream is spread like a fast one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.engines import Engine, EngineView
+from coordinator.engines import Engine
 from lineside.ids import EngineId, GroupId
 
 MEMORY = 500
@@ -52,18 +52,14 @@ class RecentWork:
             mean = sum(of.sums.values()) / len(of.sums)
             of.sums[engine.id] = max(of.sums.get(engine.id, 0.0), mean)
 
-    def column(self, views: Sequence[EngineView]) -> list[float]:
-        """Return the recent work of engines, mostly of one group."""
-        group, sums, weight = None, dict[EngineId, float](), 1.0
-        seconds = []
-        for view in views:
-            engine = view[0]
-            if engine.group != group:
-                group = engine.group
-                of = self._groups.get(group) or _Group()
-                sums, weight = of.sums, of.weight
-            seconds.append(sums.get(engine.id, 0.0) / weight)
-        return seconds
+    def column(self, engines: Sequence[EngineId], groups: Iterable[GroupId]) -> list[float]:
+        """Return the recent work of engines, which are of these groups."""
+        found = [of for group in groups if (of := self._groups.get(group))]
+        if len(found) == 1:
+            sums, weight = found[0].sums, found[0].weight
+            return [sums.get(engine, 0.0) / weight for engine in engines]
+        seconds = {name: total / of.weight for of in found for name, total in of.sums.items()}
+        return [seconds.get(engine, 0.0) for engine in engines]
 
     def seconds(self, engine: Engine) -> float:
         """Return an engine's recent work."""

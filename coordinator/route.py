@@ -204,10 +204,10 @@ class Columns:
         match measure:
             case Measure.PREDICTED_E2E:
                 ttft_s = part.value(Measure.PREDICTED_TTFT, number)
-                engine, running = part.field.views[number].engine, part.outstanding[number]
+                engine, running = part.field.views[number].engine, part.loads.outstanding[number]
                 return None if ttft_s is None else self._outlook.e2e_s(engine, ttft_s, running)
             case Measure.COST:
-                cached = part.overlap[number] + part.ahead[number]
+                cached = part.own[number].cached
                 uncached = part.facts.load_tokens - cached
                 return self._outlook.price(place, max(0, uncached), cached)
             case _:

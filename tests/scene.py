@@ -6,7 +6,7 @@ from typing import Any
 
 from coordinator.candidates import Backend
 from coordinator.engines import Engine, EngineView, ServedModel
-from coordinator.inflight import EMPTY, Queue
+from coordinator.inflight import EMPTY, Loads, Queue
 from coordinator.measurement import Facts, Held, Units, field_of, measure
 from coordinator.predict import Predictor
 from coordinator.route import Decision, decide
@@ -85,6 +85,8 @@ def decided(
     plan = compile_(policies).bind(layout.inventory).plan(RequestFacts(model=MODEL), {})
     assert not isinstance(plan, Denied)
     field = field_of(MODEL, views, layout, predictor.class_of)
+    known = [(queues or {}).get(engine, EMPTY) for engine in field.engines]
+    engine_of = {each.engine.id: each.engine for each in views}
     part = measure(
         field,
         Facts(prompt, load_tokens=1000 if prompt is None else prompt),
@@ -92,8 +94,12 @@ def decided(
             {EngineId(name): units for name, units in (overlaps or {}).items()},
             {EngineId(name): units for name, units in (ahead or {}).items()},
         ),
-        [(queues or {}).get(engine, EMPTY) for engine in field.engines],
-        lambda views: [recent(view.engine) for view in views],
+        Loads(
+            [queue.outstanding + queue.peers.outstanding for queue in known],
+            [queue.queued + queue.peers.queued for queue in known],
+            [queue.wait_s + queue.peers.wait_s for queue in known],
+        ),
+        lambda engines, _: [recent(engine_of[engine]) for engine in engines],
         predictor,
         lambda own_s: BETA,
     )

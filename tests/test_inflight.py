@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.inflight import EMPTY, InFlight, Lease, PeerSum, Queue
+from coordinator.inflight import EMPTY, InFlight, Lease, Loads, PeerSum, Queue
 from lineside.ids import EngineId
 
 A, B = EngineId("a"), EngineId("b")
@@ -102,6 +102,12 @@ def test_other_coordinators_sums_stand_beside_ours() -> None:
     assert inflight.queue(A, 0.0) == Queue(1, 100, 1.0, PeerSum(3, 500), queued=1)
 
 
+def test_decisions_read_ours_and_theirs_together() -> None:
+    inflight = InFlight({A: PeerSum(outstanding=3, queued_tokens=500, queued=2, wait_s=0.5)})
+    take(inflight)
+    assert inflight.loads([B, A], 0.0) == Loads([0, 4], [0, 3], [0.0, 1.5])
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["take", "first", "release", "expire"]),
@@ -130,6 +136,8 @@ def test_load_is_never_negative_and_ends_at_zero(steps: list[tuple[str, int, flo
         for engine in (A, B):
             queue = inflight.queue(engine, now)
             assert min(queue.outstanding, queue.queued_tokens, queue.wait_s) >= 0
+            columns = [queue.outstanding], [queue.queued], [queue.wait_s]
+            assert inflight.loads([engine], now) == Loads(*columns)
     for lease in leases:
         inflight.release(lease, now)
     assert [inflight.queue(engine, now) for engine in (A, B)] == [EMPTY, EMPTY]

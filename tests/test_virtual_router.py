@@ -7,7 +7,7 @@ import pytest
 from cli.replay import prediction
 from cli.strategies import WITHOUT, NoProgress
 from cli.virtual_router import ManyModels, Paired, VirtualRouter, packed_prompt
-from coordinator.inflight import InFlight, Queue
+from coordinator.inflight import InFlight, Loads
 from coordinator.rules import Resources
 from lineside import hashing
 from lineside.ids import EngineId
@@ -139,8 +139,8 @@ def test_each_term_can_be_left_out(name: str) -> None:
 def test_progress_may_count_for_nothing(kind: type[InFlight], wait_s: float) -> None:
     inflight, engine = kind(), EngineId("e")
     lease = inflight.take(engine, 1000, 1.0, 0.0, 100.0)
-    assert inflight.queue(engine, 0.5).wait_s == pytest.approx(wait_s)
+    assert inflight.loads([engine], 0.5) == Loads([1], [1], [wait_s])
     inflight.first_token(lease, 1.0)
-    assert inflight.queue(engine, 1.0) == Queue(outstanding=1)
+    assert inflight.loads([engine], 1.0) == Loads([1], [0], [0.0])
     inflight.release(lease, 2.0)
-    assert inflight.queue(engine, 2.0) == Queue()
+    assert inflight.loads([engine], 2.0) == Loads([0], [0], [0.0])
