@@ -35,6 +35,9 @@ from coordinator.doors.listing import Listing
 from coordinator.engines import Engine
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer
+from coordinator.kube.cluster import KubeCluster
+from coordinator.kube.transport import connected
+from coordinator.kube.views import KubeViews
 from coordinator.limits import Unlimited
 from coordinator.metrics import Gauges, Metrics
 from coordinator.overlay import Overlay
@@ -44,9 +47,10 @@ from coordinator.providers.views import ProviderViews
 from coordinator.readiness import Readiness
 from coordinator.recent import RecentWork
 from coordinator.records import Records
-from coordinator.resources import ResourceFolder
+from coordinator.resources import ResourceFolder, Source
 from coordinator.rules import Resources, Rules
 from coordinator.state.exclusions import Exclusions
+from coordinator.state.leader import Leadership
 from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Membership
 from coordinator.state.numbering import Numbering
@@ -105,7 +109,7 @@ class Parts:
     door: Door
     gateways: GatewayDoors
     envoy: EnvoyDoor
-    resources: ResourceFolder | StoredResources
+    resources: Source
     kept: LearnedStore
     state: State
     lag: Lag
@@ -143,9 +147,13 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     trust = AgentTrust(config, SystemClock())
     agents = _agents(config, core, secret, numbering, trust)
     cap = IndexCap(config.index_bytes, core.cluster, core.caches)
-    folder = _folder(config, store, core.rules, keys)
-    state = _state(core, store, secret, agents, exclusions, (numbering, kept, folder, exclusions))
-    readiness = Readiness(core.service, cap, numbering, state.pulse, folder, trust.degraded)
+    source = await _source(config, store, core.rules, keys, discovery, stack)
+    state = _state(core, store, secret, agents, exclusions, (numbering, kept, source, exclusions))
+    cluster = source if isinstance(source, KubeCluster) else None
+    if cluster is not None:
+        tenure = state.members.tenure
+        cluster.stand(Leadership(store, tenure, "statuses", agents.name, SystemClock()))
+    readiness = Readiness(core.service, cap, numbering, state.pulse, source, trust.degraded)
     gauges = Gauges(core.service, readiness, core.caches, cap, agents.counters, lambda: lag.seconds)
     providers = ProviderViews(core.service, lambda: keys.problems)
     to_engines = await stack.enter_async_context(dispatch.session(credentials))
@@ -161,6 +169,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         DoorMetrics(gateways),
         EnvoyMetrics(envoy),
         TrustMetrics(trust),
+        KubeViews(cluster),
         TokenizerViews(core.cluster.assigned, core.tokens.checks),
     ):
         registry.register(metrics)
@@ -175,11 +184,11 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         discovery=discovery,
         agents=agents,
         trust=trust,
-        admin=_admin(config, core, readiness, registry, cap, folder, lag, providers, state),
+        admin=_admin(config, core, readiness, registry, cap, source, lag, providers, state),
         door=_door(config, core, dispatcher, asides, holding, listing),
         gateways=gateways,
         envoy=envoy,
-        resources=folder,
+        resources=source,
         kept=kept,
         state=state,
         lag=lag,
@@ -206,12 +215,11 @@ def _state(
     secret: bytes,
     agents: AgentsServicer,
     exclusions: Exclusions,
-    writers: Sequence[Numbering | LearnedStore | ResourceFolder | StoredResources | Exclusions],
+    writers: Sequence[Numbering | LearnedStore | Source | Exclusions],
 ) -> State:
     def remake() -> None:
         for each in writers:
-            if not isinstance(each, ResourceFolder):  # it writes nothing
-                each.remake()
+            each.remake()
 
     clock = SystemClock()
     pulse = Pulse(store, secret, clock, remake)
@@ -315,12 +323,22 @@ def _agents(
     )
 
 
-def _folder(
-    config: Config, store: Store, rules: Rules, keys: ProviderKeys
-) -> ResourceFolder | StoredResources:
+async def _source(
+    config: Config,
+    store: Store,
+    rules: Rules,
+    keys: ProviderKeys,
+    discovery: Discovery,
+    stack: AsyncExitStack,
+) -> Source:
+    told, clock = _reader_of(keys), SystemClock()
+    if config.kubernetes.is_on:
+        api = await connected(config.kubernetes)
+        stack.push_async_callback(api.close)
+        return KubeCluster(api, config.kubernetes, rules, told, discovery.follow, clock)
     if config.resources is None:
-        return StoredResources(store, rules, _reader_of(keys), SystemClock())
-    return ResourceFolder(Path(config.resources), rules, _reader_of(keys))
+        return StoredResources(store, rules, told, clock)
+    return ResourceFolder(Path(config.resources), rules, told)
 
 
 def _door(
@@ -341,7 +359,7 @@ def _admin(
     readiness: Readiness,
     registry: CollectorRegistry,
     cap: IndexCap,
-    folder: ResourceFolder | StoredResources,
+    source: Source,
     lag: Lag,
     providers: ProviderViews,
     state: State,
@@ -352,7 +370,7 @@ def _admin(
         config,
         registry,
         partial(_index_shown, core.caches, cap, core.service.overlay),
-        lambda: {**core.rules.shown(), **folder.shown()},
+        lambda: {**core.rules.shown(), **source.shown()},
         providers.shown,
         lambda: lag.silence_s,
         state.shown,

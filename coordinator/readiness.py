@@ -11,11 +11,10 @@ from coordinator.cap import IndexCap, State
 from coordinator.discovery import NOT_ASKED
 from coordinator.engines import EngineView
 from coordinator.providers.cooldowns import Cause
-from coordinator.resources import ResourceFolder
+from coordinator.resources import Source
 from coordinator.service import Service
 from coordinator.state.numbering import Numbering
 from coordinator.state.pulse import Pulse
-from coordinator.state.stored_resources import StoredResources
 from lineside.ids import EngineId
 
 FILL_S = 10.0
@@ -42,6 +41,7 @@ CODES = (
     "provider_key_refused",
     "resources_rejected",
     "resources_rolled_back",
+    "kubernetes_away",
     "store_away",
     "store_foreign",
     "certificate_ending",
@@ -68,7 +68,7 @@ class Readiness:
         cap: IndexCap,
         numbering: Numbering,
         pulse: Pulse,
-        resources: ResourceFolder | StoredResources | None = None,
+        resources: Source | None = None,
         others: Callable[[], Iterable[tuple[str, str]]] = tuple,
     ) -> None:
         """`others` names what else is degraded: codes and sentences."""
@@ -148,6 +148,8 @@ class Readiness:
         if self._resources is not None and self._resources.rejected:
             text = "resources have errors, so the last good ones stay in force: /debug/policies"
             yield Reason("resources_rejected", text)
+        if self._resources is not None and (away := self._resources.away):
+            yield Reason("kubernetes_away", f"the cluster cannot be read: {away}")
         if self._service.decider.rules.rolled_back:
             text = "resources were rolled back: what is in force is not what was applied last"
             yield Reason("resources_rolled_back", text)

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from coordinator.rules import Resources, Rules
 from lineside import logs
@@ -44,8 +45,45 @@ class Judged:
         return tuple(each for each in self.findings if each.severity == "error")
 
 
+class Source(Protocol):
+    """Where resources come from: it puts them into force, and says what it could not."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found in the newest resources, warnings too."""
+        ...
+
+    @property
+    def rejected(self) -> bool:
+        """Whether some of the newest resources are not in force."""
+        ...
+
+    @property
+    def away(self) -> str:
+        """Why it cannot be read, so that what is known stays in force; empty: it can."""
+        ...
+
+    async def start(self) -> tuple[Finding, ...]:
+        """Put resources into force; return what keeps this process from starting."""
+        ...
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        ...
+
+    def remake(self) -> None:
+        """Write again what is in force, where it is in the store, which lost its data."""
+        ...
+
+    def shown(self) -> dict[str, object]:
+        """Return the state of resources, for people."""
+        ...
+
+
 class ResourceFolder:
     """One folder, or one file."""
+
+    away = ""
 
     def __init__(self, path: Path, rules: Rules, applied: Callable[[Resources], None]) -> None:
         """`applied` hears of the set in force: when it is put there, and at each look."""
@@ -65,6 +103,9 @@ class ResourceFolder:
             self._take(judged)
         await asyncio.to_thread(self._applied, self._rules.resources)
         return judged.errors if judged else ()
+
+    def remake(self) -> None:
+        """Do nothing: what is in force is in files."""
 
     async def run(self) -> None:
         """Watch until cancelled."""

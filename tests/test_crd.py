@@ -166,7 +166,8 @@ def test_a_schema_is_structural(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", DEFINITIONS)
 def test_columns_show_fields_that_there_are(kind: str) -> None:
-    known = {at for at, _ in parts(SCHEMAS[kind])} | {".metadata.creationTimestamp"}
+    always = {".metadata.creationTimestamp", '.status.conditions[?(@.type=="Accepted")].status'}
+    known = {at for at, _ in parts(SCHEMAS[kind])} | always
     columns = DEFINITIONS[kind]["spec"]["versions"][0]["additionalPrinterColumns"]
     assert {column["jsonPath"] for column in columns} <= known
     assert columns[-1]["name"] == "Age"

@@ -26,17 +26,28 @@ class KubeCluster:
         rules: Rules,
         told: Callable[[Resources], None],
         follow: Follow,
-        leadership: Leadership,
         clock: Clock,
     ) -> None:
         """`told` hears of the set in force, `follow` of servers in pods."""
         self.mirror = Mirror(api, settings.namespaces, clock, random.Random())
-        self.statuses = StatusWriter(api, clock, lambda: leadership.leads)
-        self._leadership = leadership
+        self.statuses = StatusWriter(api, clock, self._leads)
+        self._leadership: Leadership | None = None
         self._pods = PodEngines(self.mirror, rules, follow)
         self._resources = CustomResources(
-            self.mirror, rules, settings, told, self.statuses, lambda: leadership.leads
+            self.mirror, rules, settings, told, self.statuses, self._leads
         )
+
+    def stand(self, leadership: Leadership) -> None:
+        """Write what became of resources whenever this coordinator leads; without it, never."""
+        self._leadership = leadership
+
+    def _leads(self) -> bool:
+        return self._leadership is not None and self._leadership.leads
+
+    @property
+    def refused(self) -> int:
+        """How many objects' newest form is not in force."""
+        return self._resources.refused
 
     @property
     def away(self) -> str:
@@ -67,7 +78,8 @@ class KubeCluster:
             tasks.create_task(self._resources.run(), name="apply custom resources")
             tasks.create_task(self._pods.run(), name="follow pods")
             tasks.create_task(self.statuses.run(), name="write statuses")
-            tasks.create_task(self._leadership.run(), name="lead")
+            if self._leadership is not None:
+                tasks.create_task(self._leadership.run(), name="lead")
 
     def remake(self) -> None:
         """Do nothing: what is in force is in the cluster, whatever the store lost."""

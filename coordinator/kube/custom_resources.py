@@ -60,6 +60,11 @@ class CustomResources:
         return bool(self._judgement.refused)
 
     @property
+    def refused(self) -> int:
+        """How many objects' newest form is not in force."""
+        return len(self._judgement.refused)
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """Of all objects as they are now, warnings too."""
         return self._judgement.all_findings

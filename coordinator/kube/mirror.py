@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator.kube.api import Api
 from coordinator.kube.kinds import GATEWAY_POOLS, OURS, PODS, Kind
@@ -17,6 +17,13 @@ from coordinator.kube.written import Written, written
 from lineside.clock import Clock
 
 Reflectors = Sequence[tuple[Kind, Reflector[Any]]]
+
+
+class Counts(NamedTuple):
+    """Of one kind."""
+
+    objects: int = 0
+    lists: int = 0
 
 
 class Mirror:
@@ -86,6 +93,15 @@ class Mirror:
             if age_s is not None and not each.is_missing:
                 ages[kind.name] = max(age_s, ages.get(kind.name, 0.0))
         return ages
+
+    def counts(self) -> dict[str, Counts]:
+        """Return how many objects there are of each kind, and how often they were listed."""
+        found: dict[str, Counts] = {}
+        for kind, each in self.reflectors:
+            before = found.get(kind.name, Counts())
+            objects, lists = len(each.copy.objects), each.lists
+            found[kind.name] = Counts(before.objects + objects, before.lists + lists)
+        return found
 
     def written(self) -> list[Written]:
         """Return every object of our kinds."""

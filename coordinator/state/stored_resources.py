@@ -35,6 +35,7 @@ class StoredResources:
         self._seen: Applied | None = None
         self._good: Applied | None = None
         self._is_lost = False
+        self.away = ""
         self.findings: tuple[Finding, ...] = ()
         """Of the newest set, warnings too."""
         self.rejected = False
