@@ -59,6 +59,8 @@ def members_shown(said: Mapping[str, Any], now: float) -> Group:
             text(", ".join(each["missing"])),
         )
     parts += [Text(""), agents if agents.row_count else Text("no agent is connected")]
+    for chore, leader in sorted(said.get("leaders", {}).items()):
+        parts.append(Text(f"who may {chore}: {text(leader or 'nobody yet')}"))
     parts += [Text(""), _inflight_shown(said)]
     if said.get("store_away"):
         parts.append(Text(f"the store is away, so this may be old: {text(said['store_away'])}"))

@@ -60,6 +60,7 @@ from coordinator.state.shared import State
 from coordinator.state.store import Store, StoreUnavailable, cluster_secret
 from coordinator.state.stored_resources import StoredResources
 from coordinator.state.stores.opening import store_of
+from coordinator.state.tidying import CHORE, Tidying
 from coordinator.tagging import GivenTags
 from coordinator.tokens.hub import Hub
 from coordinator.tokens.sources import Tokens
@@ -224,7 +225,8 @@ def _state(
     clock = SystemClock()
     pulse = Pulse(store, secret, clock, remake)
     members = Membership(store, clock, agents.name, lambda: agents.sessions.open.keys())
-    return State(pulse, members, exclusions, core.peers, core.service.inflight, clock)
+    tidying = Tidying(store, Leadership(store, members.tenure, CHORE, members.me, clock), clock)
+    return State(pulse, members, exclusions, tidying, core.peers, core.service.inflight, clock)
 
 
 def _core(

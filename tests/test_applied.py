@@ -50,7 +50,7 @@ async def test_sets_are_numbered_and_what_is_there_makes_none() -> None:
 async def test_of_those_who_apply_at_once_one_wins_and_the_others_are_told() -> None:
     store = SqliteStore(":memory:")
     await put(store, policy("a"))
-    many = [put(store, policy(name)) for name in "bcdc"]
+    many: list[Awaitable[object]] = [put(store, policy(name)) for name in "bcdc"]
     many.append(applied.undo(store, 1, "me@here", 1.0))
     ends = await asyncio.gather(*many, return_exceptions=True)
     sets = await applied.history(store)

@@ -15,6 +15,7 @@ from coordinator.state.exclusions import Exclusions
 from coordinator.state.members import Membership
 from coordinator.state.peers import Peers, inflight_json
 from coordinator.state.pulse import Pulse
+from coordinator.state.tidying import CHORE, Tidying
 from lineside.clock import Clock
 
 
@@ -26,6 +27,7 @@ class State(Collector):
         pulse: Pulse,
         members: Membership,
         exclusions: Exclusions,
+        tidying: Tidying,
         peers: Peers,
         inflight: InFlight,
         clock: Clock,
@@ -33,6 +35,7 @@ class State(Collector):
         self.pulse = pulse
         self.members = members
         self._exclusions = exclusions
+        self._tidying = tidying
         self._peers, self._inflight, self._clock = peers, inflight, clock
 
     async def run(self) -> None:
@@ -44,6 +47,8 @@ class State(Collector):
             tasks.create_task(members.following.run(), name="follow members")
             tasks.create_task(members.run(), name="members")
             tasks.create_task(self._exclusions.run(), name="exclusions")
+            tasks.create_task(self._tidying.leadership.run(), name="leadership")
+            tasks.create_task(self._tidying.run(), name="tidying")
 
     async def end(self) -> None:
         """Leave: others hear of it at once."""
@@ -59,6 +64,7 @@ class State(Collector):
         ]
         return {
             **self.members.shown(),
+            "leaders": {CHORE: self._tidying.leadership.leader},
             "inflight": inflight + self._peers.shown(now),
             "store_away": self.pulse.away,
         }
@@ -75,6 +81,10 @@ class State(Collector):
         yield CounterMetricFamily("lineside_store_wipes", text, wipes)
         text = "Leases that were made; above 1: some were lost"
         yield CounterMetricFamily("lineside_store_leases", text, self.members.tenure.made)
+        text = "1 while this coordinator is the one that does a chore which only one may do"
+        leading = GaugeMetricFamily("lineside_leading", text, labels=["chore"])
+        leading.add_metric([CHORE], self._tidying.leadership.leads)
+        yield leading
         text = "Members of the cluster that are known, by kind"
         members = GaugeMetricFamily("lineside_members", text, labels=["kind"])
         members.add_metric(["coordinator"], len(self.members.coordinators()))

@@ -32,14 +32,15 @@ class Tidying:
 
     def __init__(self, store: Store, leadership: Leadership, clock: Clock) -> None:
         self.deleted = 0
-        self._store, self._leadership, self._clock = store, leadership, clock
+        self.leadership = leadership
+        self._store, self._clock = store, clock
         self._probes: dict[str, int] = {}
         """Those of the last look. What is there a look later belongs to nobody."""
 
     async def run(self) -> None:
         """Tidy whenever this coordinator leads, until cancelled."""
         while True:
-            if self._leadership.leads:
+            if self.leadership.leads:
                 with suppress(StoreUnavailable, LeaseLost):  # the next look comes soon
                     await self.look()
             await self._clock.sleep(EVERY_S)
@@ -51,7 +52,7 @@ class Tidying:
         if not expected:
             return
         writes = [Delete(key) for key in expected]
-        if await self._leadership.write(expected, writes) is not None:
+        if await self.leadership.write(expected, writes) is not None:
             self.deleted += len(writes)
             log.info("tidied", keys=len(writes))
 
