@@ -75,12 +75,13 @@ class Breakers:
     _engines: dict[EngineId, _Engine] = field(default_factory=dict)
     _news: dict[EngineId, str] = field(default_factory=dict)
 
-    def sent(self, engine: EngineId, now: float) -> None:
-        """Note a request on its way."""
+    def sent(self, engine: EngineId, now: float) -> bool:
+        """Note a request on its way; return whether it is the one that finds out."""
         state = self._of(engine)
-        if state.cause is not None and _tries(state, now):
-            state.trial = True
+        is_trial = state.cause is not None and _tries(state, now)
+        state.trial = state.trial or is_trial
         self._show(engine, state, now)
+        return is_trial
 
     def answered(self, engine: EngineId, now: float) -> None:
         """Note content, or an answer that is not the engine's fault: it is used again."""
@@ -111,10 +112,16 @@ class Breakers:
             self.failed(engine, now)
 
     def left(self, engine: EngineId, now: float) -> None:
-        """Note a request that ended without showing anything: its client left."""
+        """Note that a trial ended without showing anything: its client left."""
         state = self._of(engine)
         if state.trial:
             state.trial, state.opened_at = False, now
+        self._show(engine, state, now)
+
+    def untold(self, engine: EngineId, now: float) -> None:
+        """Note that nobody says what became of a trial, nor if it was sent: another may be one."""
+        state = self._of(engine)
+        state.trial = False
         self._show(engine, state, now)
 
     def got_on(self, engine: EngineId, now: float) -> None:

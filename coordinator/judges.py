@@ -24,15 +24,19 @@ class OfEngine:
     breakers: Breakers
     engine: EngineId
     now: float
+    on_trial: bool
+    """The request is the one that finds out whether the engine works again."""
 
-    def sent(self) -> None:
-        """Note that the engine has the request."""
-        self.breakers.sent(self.engine, self.now)
+    def sent(self) -> bool:
+        """Note that the engine has the request; return whether it is on trial with it."""
+        return self.breakers.sent(self.engine, self.now)
 
     def tried(self, failed: Attempt, goes_on: bool) -> None:
         """Note a try that failed. Where the request ends with it, that end counts."""
-        if goes_on:
-            (self.breakers.failed if failed.reached else self.breakers.left)(self.engine, self.now)
+        if goes_on and failed.reached:
+            self.breakers.failed(self.engine, self.now)
+        elif goes_on:
+            self.left()
 
     def began(self) -> None:
         """Note content."""
@@ -59,7 +63,13 @@ class OfEngine:
 
     def left(self) -> None:
         """Note an end that shows nothing."""
-        self.breakers.left(self.engine, self.now)
+        if self.on_trial:
+            self.breakers.left(self.engine, self.now)
+
+    def untold(self) -> None:
+        """Note that nobody has said in time whether the request was sent at all."""
+        if self.on_trial:
+            self.breakers.untold(self.engine, self.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +82,9 @@ class OfProvider:
     """When it was sent the request."""
     now: float
 
-    def sent(self) -> None:
-        """Note that the provider has the request."""
-        self.cooldowns.sent(self.provider, self.since)
+    def sent(self) -> bool:
+        """Note that the provider has the request; return whether it is on trial with it."""
+        return self.cooldowns.sent(self.provider, self.since)
 
     def tried(self, failed: Attempt, goes_on: bool) -> None:
         """Note a try that failed. Where it broke off the request ends, and that end counts."""
@@ -112,6 +122,10 @@ class OfProvider:
     def left(self) -> None:
         """Note an end that shows nothing."""
         self.cooldowns.left(self.provider, self.since)
+
+    def untold(self) -> None:
+        """Note that nobody has said in time whether the request was sent at all."""
+        self.left()
 
 
 Judge: TypeAlias = OfEngine | OfProvider

@@ -41,6 +41,8 @@ class Routed:
     """What its prefill took, where that could be told."""
     meter: bool = True
     """Its backend takes it that streams are asked for their usage."""
+    on_trial: bool = False
+    """It finds out whether its backend, which is left alone otherwise, works again."""
     ttft_s: float | None = None
     """From `decided` to its first token."""
 

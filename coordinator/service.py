@@ -182,16 +182,18 @@ class Service:
         asked = routed.verdict.set
         return list(self.bodies.each(routed.request, decision.fallbacks(most), asked))
 
-    def handed_over(self, routed: Routed) -> None:
-        """Let go of a request that its gateway sends by itself, and expect its first token.
+    def handed_over(self, routed: Routed) -> float:
+        """Let go of a request that its gateway sends by itself; return when it leaves its queue.
 
-        A gateway may never say that it came, so the request leaves its queue long after it was due.
+        A gateway may never say that its first token came, so that is long after it was due.
         """
         predicted_s = routed.candidate.wait_s + routed.candidate.own_s
-        self.inflight.hand_over(routed.lease, routed.decided + UNTOLD_S + UNTOLD * predicted_s)
+        due = routed.decided + UNTOLD_S + UNTOLD * predicted_s
+        self.inflight.hand_over(routed.lease, due)
         routed.request, routed.body = routed.request.bare(), b""
         if routed.seen is not None:
             routed.seen = routed.seen.bare(routed.request)
+        return due
 
     def went_on(self, routed: Routed, failed: Attempt, to: Candidate) -> bool:
         """Note that a gateway took a fallback by itself; return whether that can be."""

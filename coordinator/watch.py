@@ -37,7 +37,7 @@ class WatchedService(MeteredService):
         answer = await super().route(request, tenant, request_id, reach)
         # No await since the lease was taken: a trial is taken by one request alone.
         if isinstance(answer, Routed):
-            self._judge(answer).sent()
+            self._sent(answer)
         return answer
 
     def fallback(self, routed: Routed, failed: Attempt) -> bool:
@@ -50,12 +50,12 @@ class WatchedService(MeteredService):
         judge = self._judge(routed)
         if went := super().pass_over(routed, unfit):
             judge.left()
-            self._judge(routed).sent()
+            self._sent(routed)
         return went
 
     def again(self, routed: Routed, failed: Attempt) -> bool:
         if allowed := super().again(routed, failed):
-            self._judge(routed).sent()  # that it lacks something is no fault
+            routed.on_trial |= self._judge(routed).sent()  # that it lacks something is no fault
         return allowed
 
     def went_on(self, routed: Routed, failed: Attempt, to: Candidate) -> bool:
@@ -94,13 +94,21 @@ class WatchedService(MeteredService):
             self._judge(routed).left()
         return ended
 
+    def untold(self, routed: Routed) -> None:
+        """Note that a gateway has not said in time whether it sent a request."""
+        self._judge(routed).untold()
+        routed.on_trial = False
+
+    def _sent(self, routed: Routed) -> None:
+        routed.on_trial = self._judge(routed).sent()
+
     def _moved(self, routed: Routed, failed: Attempt, judge: Judge, goes_on: bool) -> None:
         judge.tried(failed, goes_on)
         if goes_on:
-            self._judge(routed).sent()
+            self._sent(routed)
 
     def _judge(self, routed: Routed) -> Judge:
         target, now = routed.target, self.clock.monotonic()
         if isinstance(target, Engine):
-            return OfEngine(self._breakers, target.id, now)
+            return OfEngine(self._breakers, target.id, now, routed.on_trial)
         return OfProvider(self.decider.cooldowns, target.id, routed.decided, now)

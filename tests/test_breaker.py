@@ -125,6 +125,17 @@ def test_a_trial_that_shows_nothing_is_followed_by_another(bench: Bench) -> None
     assert bench.excluded() == ""
 
 
+def test_a_trial_of_which_nobody_tells_is_another_ones_at_once(bench: Bench) -> None:
+    bench.fail(OPENS_AFTER)
+    bench.wait_out()
+    assert bench.breakers.sent(A, bench.now) is True
+    assert bench.breakers.sent(A, bench.now) is False
+    assert bench.excluded() == Cause.FAILS.value
+    bench.breakers.untold(A, bench.now)
+    assert bench.excluded() == ""
+    assert bench.breakers.sent(A, bench.now) is True
+
+
 def test_no_request_is_risked_while_the_server_answers_no_look(bench: Bench) -> None:
     bench.breakers.silent(A, bench.now - 10, bench.now)
     bench.report_for(100, None)

@@ -95,6 +95,32 @@ async def test_nobody_reports_on_what_another_gateway_asked() -> None:
     assert scene.left[:2] == (1, 1)
 
 
+async def test_a_trial_comes_back_when_its_offer_should_have_been_taken() -> None:
+    scene = Scene("a")
+    routed = await scene.opened()
+    due_s = UNTOLD_S + UNTOLD * (routed.candidate.wait_s + routed.candidate.own_s)
+    await scene.clock.advance(due_s - 0.01)
+    scene.reports.expire()
+    assert routed.on_trial
+    await scene.clock.advance(0.02)
+    scene.reports.expire()
+    assert not routed.on_trial
+    assert scene.told.said[-1][:2] == ("untold", "a")
+    await scene.clock.advance(20.0)
+    assert scene.reports.expire() == 1
+    assert scene.told.said[-1][:2] == ("untold", "a")  # another one's trial is no longer ended
+
+
+async def test_one_that_something_is_heard_of_goes_on() -> None:
+    scene = Scene("a")
+    routed = await scene.opened()
+    assert scene.report(routed, Event.UNSEEN)
+    await scene.clock.advance(5.0)
+    scene.reports.expire()
+    assert routed.on_trial
+    assert "untold" not in [said[0] for said in scene.told.said]
+
+
 async def test_what_nobody_reports_on_expires() -> None:
     scene = Scene("a")
     routed = await scene.opened()
@@ -105,7 +131,6 @@ async def test_what_nobody_reports_on_expires() -> None:
     assert routed.record.outcome.end == "unreported"
     assert scene.left == (0, 0, 0)
     assert scene.reports.counts == {"expired": 1}
-    assert scene.told.said[-1][:2] == ("left", "a")
 
 
 async def test_a_stream_that_flows_may_go_on_for_as_long_as_its_lease() -> None:

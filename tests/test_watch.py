@@ -18,13 +18,17 @@ from tests.test_service import TENANT, bench, engine, request
 
 
 class Told:
-    """Stands for the breakers and remembers what it was told."""
+    """Stands for the breakers and remembers what it was told. Every request is on trial."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *what: self.said.append((name, *what))
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        def told(*what: Any) -> bool:
+            self.said.append((name, *what))
+            return True
+
+        return told
 
 
 def watched(*names: str | Engine) -> tuple[WatchedService, Told]:
@@ -33,6 +37,16 @@ def watched(*names: str | Engine) -> tuple[WatchedService, Told]:
     parts = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
     metrics = Metrics(CollectorRegistry())
     return WatchedService(told, metrics, **parts), told  # type: ignore[arg-type]
+
+
+async def test_a_client_that_leaves_ends_no_trial_but_its_own() -> None:
+    service, told = watched("a")
+    first, second = await sent(service), await sent(service)
+    second.on_trial = False
+    service.aborted(second, Usage())
+    assert told.said[2:] == []
+    service.aborted(first, Usage())
+    assert told.said[2:] == [("left", "a", 1000.0)]
 
 
 async def sent(service: WatchedService) -> Routed:

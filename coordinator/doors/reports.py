@@ -5,6 +5,7 @@ deadline, or as the oldest where there is no more room. A report on one that is 
 nothing.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,6 +74,8 @@ class _Open:
     offered: Sequence[Candidate]
     caller: str
     deadline: float
+    untold_at: float
+    """When somebody should have said something of it: a trial that it was is another's then."""
     is_unseen: bool = False
     """Its gateway has said that it will not tell of the end."""
 
@@ -96,9 +99,9 @@ class Reports:
         """Await the end of a request that is now in a gateway's hands."""
         if len(self._open) >= self._most:
             self._forget(next(iter(self._open)), "crowded_out")
-        self._service.handed_over(routed)
+        untold_at = self._service.handed_over(routed)
         deadline = routed.decided + self._report_s
-        self._open[routed.record.id] = _Open(routed, offered, caller, deadline)
+        self._open[routed.record.id] = _Open(routed, offered, caller, deadline, untold_at)
 
     def report(self, report: Report, caller: str = "") -> bool:
         """Take a report; return whether it was about an open decision of this caller."""
@@ -107,6 +110,7 @@ class Reports:
             self.counts["late"] += 1
             return False
         self.counts[report.event.value] += 1
+        entry.untold_at = math.inf
         self._follow(entry, report.backend)
         self._take(entry, report)
         return True
@@ -114,6 +118,10 @@ class Reports:
     def expire(self) -> int:
         """End what is over, or should be; return of how many a gateway should have told."""
         now = self._service.clock.monotonic()
+        for entry in self._open.values():
+            if entry.untold_at <= now:
+                self._service.untold(entry.routed)
+                entry.untold_at = math.inf
         over = [(name, entry) for name, entry in self._open.items() if entry.deadline <= now]
         for name, entry in over:
             self._forget(name, "" if entry.is_unseen else "expired")

@@ -100,11 +100,13 @@ class Cooldowns:
         is_certain = state.asked or state.cause is Cause.KEY_REFUSED
         return Pause(state.cause, max(0.0, state.until - now), is_certain)
 
-    def sent(self, provider: EngineId, at: float) -> None:
-        """Note a request on its way."""
+    def sent(self, provider: EngineId, at: float) -> bool:
+        """Note a request on its way; return whether it is the one that finds out."""
         state = self._of(provider)
-        if state.cause is not None and at >= state.until:
+        is_trial = state.cause is not None and at >= state.until
+        if is_trial:
             state.trial_at = at
+        return is_trial
 
     def answered(self, provider: EngineId, sent: float) -> None:
         """Note content, or an answer that is not the provider's fault: it is used again."""
