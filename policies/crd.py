@@ -8,6 +8,7 @@ other resources. No default is written into stored resources: a coordinator know
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 from policies.cel import RULES, Rule
@@ -22,6 +23,10 @@ GROUP, VERSION = API_VERSION.split("/")
 
 PART_OF = {"app.kubernetes.io/part-of": "lineside"}
 """By this label the chart tells our definitions from another product's of the same group."""
+
+MARK = "lineside.dev/definition"
+"""Annotation with a digest of the definition. An API server rewrites what it stores, so nothing
+else tells whether it is the one that a release has."""
 
 CATEGORY = "lineside"
 
@@ -104,23 +109,29 @@ def definitions() -> Iterator[Json]:
     """Yield each kind's definition, as the API server takes it."""
     parts = json_schema()["$defs"]
     for kind, naming in NAMINGS.items():
+        spec = {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": naming.plural,
+                "singular": kind.lower(),
+                "shortNames": [naming.short],
+                "categories": [CATEGORY],
+            },
+            "versions": [_version(kind, naming, parts)],
+        }
+        digest = sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
         yield {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{naming.plural}.{GROUP}", "labels": dict(PART_OF)},
-            "spec": {
-                "group": GROUP,
-                "scope": "Namespaced",
-                "names": {
-                    "kind": kind,
-                    "listKind": f"{kind}List",
-                    "plural": naming.plural,
-                    "singular": kind.lower(),
-                    "shortNames": [naming.short],
-                    "categories": [CATEGORY],
-                },
-                "versions": [_version(kind, naming, parts)],
+            "metadata": {
+                "name": f"{naming.plural}.{GROUP}",
+                "labels": dict(PART_OF),
+                "annotations": {MARK: digest},
             },
+            "spec": spec,
         }
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from policies.cel import RULES
 from policies.checks.codes import CODES
-from policies.crd import GROUP, NAMINGS, PART_OF, definitions
+from policies.crd import GROUP, MARK, NAMINGS, PART_OF, definitions
 from policies.lint import lint
 from policies.load import load
 from policies.model import API_VERSION, KINDS
@@ -144,7 +144,13 @@ def test_every_kind_has_a_definition_with_names_of_its_own() -> None:
     ]
     assert len(set(called)) == len(called)
     for kind, each in DEFINITIONS.items():
-        assert each["metadata"] == {"name": f"{NAMINGS[kind].plural}.{GROUP}", "labels": PART_OF}
+        mark = each["metadata"]["annotations"][MARK]
+        assert re.fullmatch(r"[0-9a-f]{16}", mark)
+        assert each["metadata"] == {
+            "name": f"{NAMINGS[kind].plural}.{GROUP}",
+            "labels": PART_OF,
+            "annotations": {MARK: mark},
+        }
         assert f"{each['spec']['group']}/{each['spec']['versions'][0]['name']}" == API_VERSION
 
 

@@ -127,8 +127,7 @@ def foreign() -> list[dict[str, Any]]:
 
 def older() -> list[dict[str, Any]]:
     first, *rest = definition()
-    versions = [{**first["spec"]["versions"][0], "schema": {"openAPIV3Schema": {}}}]
-    return [{**first, "spec": {**first["spec"], "versions": versions}}, *rest]
+    return [{**first, "metadata": {**first["metadata"], "annotations": {}}}, *rest]
 
 
 def waiting(name: str, part: str, reason: str) -> dict[str, Any]:
@@ -163,7 +162,7 @@ PROBLEMS: dict[str, tuple[Callable[[dict[str, Any]], None], str, str, str, str]]
         INSTALL,
     ),
     "a definition that is not in force": (
-        changed(CRDS, listed(*definition(status={"conditions": []}))),
+        changed(CRDS, listed(*definition(status={"conditions": None}))),
         "definitions",
         "problem",
         "gatewaybackends.kinference.buoyant.io is not in force",

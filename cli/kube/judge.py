@@ -14,7 +14,7 @@ from cli.kube.engines import of_engine, why_not_ready
 from cli.kube.look import Process, Seen, asks_api
 from cli.kube.needs import TOO_MUCH
 from cli.kube.network import selects
-from policies.crd import PART_OF, VERSION, definitions
+from policies.crd import MARK, PART_OF, VERSION, definitions
 
 OLDEST, NEWEST = (1, 25), (1, 37)
 """Releases of Kubernetes that the manifests are checked against."""
@@ -104,8 +104,12 @@ def _is_ours(definition: Mapping[str, Any]) -> bool:
     return all(labels.get(name) == value for name, value in PART_OF.items())
 
 
+def _mark(definition: Mapping[str, Any]) -> str | None:
+    return (definition["metadata"].get("annotations") or {}).get(MARK)
+
+
 def _definition(name: str, ours: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[Check]:
-    conditions = there.get("status", {}).get("conditions", ())
+    conditions = there.get("status", {}).get("conditions") or ()
     if not any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
         why = "; ".join(str(c.get("message", "")) for c in conditions if c["status"] == "False")
         text = f"{name} is not in force: {why or 'the API server has not taken it yet'}"
@@ -113,7 +117,7 @@ def _definition(name: str, ours: Mapping[str, Any], there: Mapping[str, Any]) ->
     said = {each["name"]: each for each in there["spec"].get("versions", ())}
     if not said.get(VERSION, {}).get("served"):
         yield Check("version", "problem", f"{name} is not served as {VERSION}", CRDS)
-    elif said[VERSION].get("schema") != ours["spec"]["versions"][0]["schema"]:
+    elif _mark(there) != _mark(ours):
         text = f"{name} is of another release than this command: fields may differ"
         yield Check("version", "warning", text, CRDS)
 

@@ -1,0 +1,102 @@
+"""A whole small cluster of an old release, in a network namespace, for one session of tests.
+
+Scheduler, controllers, RBAC, and hollow nodes, which run no containers.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent / "fullcluster"
+NAMESPACE = "lineside-test"
+NODES = 3
+SOON_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A running cluster, and ways to ask it."""
+
+    kubeconfig: Path
+    kubectl_file: Path
+    program_folder: Path
+
+    def run(
+        self, *words: str | Path, stdin: str = "", timeout_s: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program where the cluster is; its KUBECONFIG names it."""
+        environ = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        command = ("ip", "netns", "exec", NAMESPACE, *map(str, words))
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=timeout_s, env=environ
+        )
+
+    def kubectl(self, *words: str | Path, stdin: str = "") -> str:
+        """Return what kubectl prints; it may fail only for what is not allowed."""
+        done = self.run(self.kubectl_file, *words, stdin=stdin)
+        assert done.returncode == 0 or "can-i" in words, done.stderr
+        return done.stdout
+
+    def listed(self, kind: str, *words: str) -> list[Any]:
+        """Return the objects of a kind."""
+        items: list[Any] = json.loads(self.kubectl("get", kind, "-o", "json", *words))["items"]
+        return items
+
+
+@contextmanager
+def whole_cluster(tools: Path, state: Path) -> Iterator[Whole]:
+    """Run the cluster until the block ends, once its nodes are ready."""
+    inside = ("ip", "netns", "exec", NAMESPACE)
+    _run("ip", "netns", "add", NAMESPACE)
+    try:
+        _run("ip", "-n", NAMESPACE, "link", "set", "lo", "up")
+        _run("ip", "-n", NAMESPACE, "addr", "add", "10.87.1.1/32", "dev", "lo")
+        kubectl = tools / "kubectl"
+        up = ("bash", str(HERE / "up.sh"), str(tools / "fullcluster"), str(state), str(NODES))
+        _run(*inside, *up, str(kubectl))
+        cluster = Whole(state / "kubeconfig", kubectl, tools)
+        until(lambda: cluster.listed("nodes"), lambda nodes: ready(nodes) == NODES)
+        yield cluster
+    finally:
+        for name in ("hollow*", "scheduler", "manager", "apiserver", "etcd"):
+            for file in state.glob(f"{name}.pid"):
+                with suppress(ProcessLookupError):
+                    os.kill(int(file.read_text()), signal.SIGKILL)
+        _run("ip", "netns", "del", NAMESPACE)
+
+
+def _run(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True, timeout=180)
+
+
+def ready(objects: list[Any]) -> int:
+    """Return how many of them are ready."""
+    return sum(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for each in objects
+        for condition in each["status"].get("conditions", ())
+    )
+
+
+def until(look: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
+    """Look again and again until it holds; return what was seen then."""
+    end = time.monotonic() + SOON_S
+    while not holds(seen := look()):
+        assert time.monotonic() < end, seen
+        time.sleep(0.5)
+    return seen
+
+
+def bearable(document: Any) -> Any:
+    """Return a workload that hollow nodes can hold: each has one processor."""
+    template = document.get("spec", {}).get("template", {})
+    for container in template.get("spec", {}).get("containers", ()):
+        container.setdefault("resources", {}).setdefault("requests", {})["cpu"] = "50m"
+    return document
