@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from cli import kube, processes
 from cli.children import CouldNotRun
@@ -33,13 +32,13 @@ def add_to(commands: Subcommands) -> None:
     )
     add_engine_option(command, required=False)
     command.add_argument("--kubernetes", action="store_true", help="look at a cluster")
-    command.add_argument("--kubeconfig", type=Path, metavar="FILE", help="how to reach it")
+    command.add_argument("--kubeconfig", metavar="FILE", help="how to reach it")
     command.add_argument("--context", metavar="NAME", help="one of that file's contexts")
     command.add_argument(
         "-n",
         "--namespace",
         metavar="NAME",
-        help=f"of Lineside (default: the context's, else {kube.NAMESPACE})",
+        help=f"where Lineside is (default: {kube.NAMESPACE})",
     )
     command.add_argument(
         "--probe",
@@ -71,7 +70,7 @@ async def _of_cluster(arguments: argparse.Namespace) -> int:
         reports = await kube.examine(
             arguments.kubeconfig,
             arguments.context,
-            arguments.namespace,
+            arguments.namespace or kube.NAMESPACE,
             processes.version(),
             datetime.now(UTC),
         )

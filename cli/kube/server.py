@@ -1,6 +1,6 @@
-"""Asks a real API server, with the credentials of a kubeconfig or of the pod that this runs in.
+"""Asks a real API server for the doctor, over the coordinator's own transport.
 
-Shows no credential, and reads at most so much of an answer.
+A process behind the proxy that hangs is one that does not answer; the API server itself must.
 """
 
 import json
@@ -11,27 +11,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-from kubernetes_asyncio import client, config
-from kubernetes_asyncio.config import ConfigException
-
 from cli.kube.api import Answer, Unreachable
+from coordinator.kube.api import Api, ApiAway
+from coordinator.kube.settings import Kubernetes
+from coordinator.kube.transport import connected
+from lineside.nodes import parse
 
-ANSWER_S = 15.0
-"""For one answer; a process behind the proxy that hangs is one of those that do not answer."""
+IN_POD = "KUBERNETES_SERVICE_HOST"
+"""Kubernetes sets it in every pod."""
 
-MAX_ANSWER_BYTES = 64 << 20
-"""Ten thousand pods are a tenth of it."""
-
-AUTH = ["BearerToken"]
-
-MOUNTED = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+USUAL = "~/.kube/config"
 
 
 class Server:
     """One API server."""
 
-    def __init__(self, api: client.ApiClient) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
 
     async def get(self, path: str, query: Mapping[str, str] = {}) -> Answer:
@@ -47,30 +42,14 @@ class Server:
     ) -> Answer:
         asked = time.time()
         try:
-            answer = await self._api.call_api(
-                path,
-                method,
-                query_params=list(query.items()),
-                header_params={"Accept": "application/json, text/plain;q=0.5, */*;q=0.1"},
-                body=body,
-                auth_settings=AUTH,
-                _preload_content=False,
-                _request_timeout=ANSWER_S,
-            )
-            async with answer:
-                began = time.time()
-                text = await answer.content.read(MAX_ANSWER_BYTES)
-                while len(text) < MAX_ANSWER_BYTES and not answer.content.at_eof():
-                    text += await answer.content.read(MAX_ANSWER_BYTES - len(text))
-        except TimeoutError:
+            answer = await self._api.ask(method, path, list(query.items()), body)
+        except ApiAway as away:
             if "/proxy/" in path:
                 return Answer(504)
-            raise Unreachable(f"the API server did not answer within {ANSWER_S:.0f} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"cannot reach the API server: {_why(error)}") from None
+            raise Unreachable(f"cannot reach the API server: {away}") from None
         if answer.status == 401:
             raise Unreachable("the API server does not know these credentials (401)")
-        return Answer(answer.status, _read(text), (asked, began))
+        return Answer(answer.status, _read(answer.body), (asked, time.time()))
 
 
 def _read(text: bytes) -> Any:
@@ -81,35 +60,31 @@ def _read(text: bytes) -> Any:
         return said
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return "its certificate is not trusted"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "there is no such host"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return str(error.os_error.strerror or "no connection").lower()
-    return "the connection broke"
+def _check(files: str) -> None:
+    """Raise `OSError` for what is no YAML: the client would end with what its parser raises."""
+    for name in files.split(os.pathsep):
+        path = Path(name).expanduser()
+        if path.exists() and (findings := parse(path.read_bytes(), name).findings):
+            raise OSError(f"cannot log in to the cluster: {findings[0]}")
 
 
 @asynccontextmanager
-async def opened(kubeconfig: Path | None, context: str | None) -> AsyncIterator[tuple[Server, str]]:
-    """Yield the API server, and the namespace that its context names. Raises `Unreachable`.
+async def opened(kubeconfig: str | None, context: str | None) -> AsyncIterator[Server]:
+    """Yield the API server that these name. Raises `Unreachable`.
 
-    Without a file and a context it is the server that this pod is of, in a pod.
+    Without either it is the one that this pod is of, in a pod.
     """
-    settings, namespace = client.Configuration(), ""
+    in_pod = kubeconfig is None and context is None and IN_POD in os.environ
+    settings = Kubernetes("in-cluster" if in_pod else "kubeconfig", kubeconfig, context)
     try:
-        if kubeconfig is None and context is None and os.path.exists(MOUNTED):  # noqa: ASYNC240
-            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-        else:
-            file = str(kubeconfig) if kubeconfig else None
-            loaded = await config.load_kube_config(file, context, client_configuration=settings)
-            chosen: dict[str, Any] = loaded.current_context or {}
-            namespace = str((chosen.get("context") or {}).get("namespace") or "")
-    except ConfigException as error:
-        raise Unreachable(f"no kubeconfig to go by: {str(error).splitlines()[0][:200]}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        text = f"the kubeconfig cannot be read ({type(error).__name__})"
-        raise Unreachable(text) from None
-    async with client.ApiClient(settings) as api:
-        yield Server(api), namespace
+        if not in_pod:
+            _check(kubeconfig or os.environ.get("KUBECONFIG") or USUAL)
+        api = await connected(settings)
+    except OSError as error:
+        raise Unreachable(str(error).splitlines()[0][:300]) from None
+    except (TypeError, AttributeError, KeyError, ValueError):  # the client looks for no such thing
+        raise Unreachable("cannot log in to the cluster: the kubeconfig lacks something") from None
+    try:
+        yield Server(api)
+    finally:
+        await api.close()
