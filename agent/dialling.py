@@ -133,11 +133,12 @@ class Line:
 
     async def why(self) -> str:
         """Find out why there is no connection, where TLS is why; empty: it is something else."""
-        files = self.dialling.files
+        files, issuer = self.dialling.files, ""
         if files is not None and files.material.chain:
-            (ours, *_) = certificates.described(files.material.chain)
+            ours = certificates.described(files.material.chain)[0]
+            issuer = ours.issuer
             if wrong := ours.wrong(certificates.now()):
                 return f"this agent's own certificate (`tls.cert_file`) {wrong}: renew it"
         host, port = split_address(self.address)
         ends = self.dialling.ends if files is not None else None
-        return await asyncio.to_thread(diagnosed, host, port, self.name, ends)
+        return await asyncio.to_thread(diagnosed, host, port, self.name, ends, issuer)

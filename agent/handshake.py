@@ -11,22 +11,10 @@ LIMIT_S = 3.0
 """For the handshake, and for what comes after it: in TLS 1.3 a server refuses a client later."""
 
 _EXPIRED, _NOT_YET = 10, 9
-_NAMES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+CLOSED = "closed"
+"""The coordinator ended the connection without a word, as gRPC does."""
 
-_REFUSED = {
-    "CERTIFICATE_EXPIRED": "it takes it for expired: renew it, or compare the clocks",
-    "UNKNOWN_CA": (
-        "it is signed by none of the authorities in the coordinator's `tls.client_ca_file`: sign it"
-        " by one of them, or add its authority there"
-    ),
-    "CERTIFICATE_REQUIRED": "there is none: set `tls.cert_file` and `tls.key_file`",
-    "CERTIFICATE_UNKNOWN": "it cannot be used for a client: compare it with `lineside certs show`",
-    "BAD_CERTIFICATE": (
-        "it is not valid yet by the coordinator's clock, or damaged: compare the clocks of both"
-        " machines, and look at it with `lineside certs show`"
-    ),
-}
-"""What alerts of a coordinator mean that asks for a certificate."""
+_NAMES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +26,14 @@ class Ends:
     ca_file: str | None = None
 
 
-def diagnosed(host: str, port: int, name: str, ends: Ends | None) -> str:
-    """Return why, and what to do; empty: nothing is wrong with TLS. `ends` `None`: we use none."""
+def diagnosed(host: str, port: int, name: str, ends: Ends | None, issuer: str) -> str:
+    """Return why, and what to do; empty: nothing is wrong with TLS.
+
+    `ends` `None`: we use none. `issuer`: who signed our certificate; empty: we show none.
+    """
     try:
         with socket.create_connection((host, port), LIMIT_S) as plain:
-            return _plaintext(plain) if ends is None else _tls(plain, name, ends)
+            return _plaintext(plain) if ends is None else _tls(plain, name, ends, issuer)
     except OSError:
         return ""  # nobody is there: gRPC's own words say so
 
@@ -59,7 +50,7 @@ def _plaintext(plain: socket.socket) -> str:
         return "the coordinator asks for TLS: set `transport: tls`" if is_alert else ""
 
 
-def _tls(plain: socket.socket, name: str, ends: Ends) -> str:
+def _tls(plain: socket.socket, name: str, ends: Ends, issuer: str) -> str:
     try:
         asked = ssl.create_default_context(cafile=ends.ca_file)
         asked.set_alpn_protocols(["h2"])
@@ -68,13 +59,19 @@ def _tls(plain: socket.socket, name: str, ends: Ends) -> str:
     except OSError as error:
         return f"files of certificates cannot be used: {(error.strerror or str(error)).lower()}"
     try:
-        with asked.wrap_socket(plain, server_hostname=name) as connected:
-            connected.recv(1)  # a coordinator that is content begins to speak
-            return ""
+        connected = asked.wrap_socket(plain, server_hostname=name)
     except ssl.SSLCertVerificationError as error:
         return _untrusted(error, name)
     except ssl.SSLError as error:
-        return _refused(error.reason or "")
+        return _refused(error.reason or "", issuer)
+    with connected:
+        try:
+            # In TLS 1.3 a client is judged after its handshake; who is content begins to speak.
+            return "" if connected.recv(1) else _refused(CLOSED, issuer)
+        except ConnectionError:
+            return _refused(CLOSED, issuer)
+        except ssl.SSLError as error:
+            return _refused(error.reason or "", issuer)
 
 
 def _untrusted(error: ssl.SSLCertVerificationError, name: str) -> str:
@@ -94,15 +91,16 @@ def _untrusted(error: ssl.SSLCertVerificationError, name: str) -> str:
     )
 
 
-def _refused(reason: str) -> str:
-    if "_ALERT_" not in reason:
-        known = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
-        if reason in known:
-            return (
-                "the coordinator speaks no TLS: set `transport: plaintext` here, or better `tls`"
-                " there"
-            )
+def _refused(reason: str, issuer: str) -> str:
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+        return (
+            "the coordinator speaks no TLS: set `transport: plaintext` here, or better `tls` there"
+        )
+    if reason != CLOSED and "_ALERT_" not in reason:
         return f"TLS fails: {reason.lower().replace('_', ' ') or 'no reason given'}"
-    alert = reason.partition("_ALERT_")[2]
-    why = _REFUSED.get(alert, f"it says `{alert.lower().replace('_', ' ')}`")
-    return f"the coordinator does not accept this agent's certificate: {why}"
+    if not issuer:
+        return "the coordinator asks for a certificate: set `tls.cert_file` and `tls.key_file`"
+    return (
+        f"the coordinator does not accept this agent's certificate, signed by `{issuer}`: add that"
+        " authority to its `tls.client_ca_file`, or compare the clocks; its log says which"
+    )

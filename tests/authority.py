@@ -1,5 +1,6 @@
 """A certificate authority for tests: files of certificates for servers and clients on loopback."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -32,13 +33,27 @@ class Authority:
         self.file = str(folder / f"{name}.pem")
         Path(self.file).write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
 
-    def sign(self, name: str) -> Pair:
-        """Make a certificate for 127.0.0.1 with this common name, or a new one in its place."""
+    def sign(
+        self,
+        name: str,
+        *,
+        uris: Sequence[str] = (),
+        dns: Sequence[str] = ("etcd.example",),
+        hours: tuple[float, float] = (-1, 24),
+    ) -> Pair:
+        """Make a certificate for 127.0.0.1 with this common name, or a new one in its place.
+
+        `hours`: from when on, and until when it holds, from now.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        names = [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("etcd.example")]
+        names = [
+            x509.IPAddress(ip_address("127.0.0.1")),
+            *map(x509.DNSName, dns),
+            *map(x509.UniformResourceIdentifier, uris),
+        ]
         made = (
-            self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key)
+            self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, hours)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         )
@@ -54,7 +69,10 @@ class Authority:
         return pair
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        hours: tuple[float, float] = (-1, 24),
     ) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
         return (
@@ -63,8 +81,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_before(now + timedelta(hours=hours[0]))
+            .not_valid_after(now + timedelta(hours=hours[1]))
         )
 
 

@@ -24,6 +24,9 @@ from lineside.clock import Clock
 REFUSED_S = 60.0
 """How long a refusal is a degraded state after it."""
 
+MOST_REFUSALS = 32
+"""Different ones that are remembered; the one that is longest ago is forgotten first."""
+
 log = logs.get("coordinator.trust.agents")
 
 
@@ -33,10 +36,9 @@ class AgentTrust:
     def __init__(self, config: Config, clock: Clock, api: ApiServer | None = None) -> None:
         """`api`: whom to ask about tokens; `None`: as the settings say."""
         self.handshakes = Handshakes(clock)
-        self.refused = ""
-        """Why an agent was refused a short while ago; empty: none was."""
         self._clock = clock
-        self._refused_at = float("-inf")
+        self._refused: dict[str, float] = {}
+        """Why agents were refused a short while ago, and when last."""
         self._files = _files(config)
         self._review = _review(config, clock, api)
         self.proof = _proof(config, self._review)
@@ -47,18 +49,21 @@ class AgentTrust:
 
     def note(self, text: str) -> None:
         """Take note of an agent that was refused."""
-        self.refused, self._refused_at = text, self._clock.monotonic()
+        self._refused.pop(text, None)
+        if len(self._refused) == MOST_REFUSALS:
+            del self._refused[next(iter(self._refused))]
+        self._refused[text] = self._clock.monotonic()
 
     def look(self) -> None:
         """Look at the files and at what gRPC says, and tell what is new."""
         if self._files is not None:
             self._files.look()
-        if (cause := self.handshakes.take_news()) is not None:
-            if cause.text != self.refused:
+        for cause in self.handshakes.take_news():
+            if cause.text not in self._refused:
                 log.warning("agent refused", status="TLS", reason=cause.text)
             self.note(cause.text)
-        if self._clock.monotonic() - self._refused_at >= REFUSED_S:
-            self.refused = ""
+        past = self._clock.monotonic() - REFUSED_S
+        self._refused = {text: at for text, at in self._refused.items() if at > past}
 
     def degraded(self) -> Iterator[tuple[str, str]]:
         """Yield what is not as it should be: a code and a sentence."""
@@ -67,8 +72,8 @@ class AgentTrust:
         if self._review is not None and self._review.away:
             text = f"agents' tokens cannot be checked: the API server: {self._review.away}"
             yield "token_review_away", text
-        if self.refused:
-            yield "agent_refused", f"an agent was refused: {self.refused}"
+        for text in self._refused:
+            yield "agent_refused", f"an agent was refused: {text}"
 
     def remaining(self) -> Iterator[tuple[str, float]]:
         """Yield for how many seconds each certificate still holds; below 0: it has ended."""

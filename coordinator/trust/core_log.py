@@ -1,7 +1,7 @@
 """Listens to what gRPC's core writes to standard error: it says nowhere else why TLS fails.
 
 Standard error of the process becomes a pipe; Python's own writes (logs, tracebacks) go past it. Of
-gRPC's lines those that inform are heard and dropped; warnings and errors are heard and passed on.
+gRPC's lines those that inform, or are told in other words, are dropped; all others are passed on.
 """
 
 import faulthandler
@@ -13,7 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias
 
-Hear: TypeAlias = Callable[[str], None]
+Hear: TypeAlias = Callable[[str], bool]
+"""Takes a line; returns whether it is told in other words, and may be dropped."""
 
 LINE_BYTES = 4096
 """Of one line that is heard; the rest of a longer one is another line."""
@@ -25,7 +26,7 @@ class CoreLog:
     """The tap. `hear` is what listens; it is called on a thread of its own."""
 
     def __init__(self) -> None:
-        self.hear: Hear = lambda _: None
+        self.hear: Hear = lambda _: False
 
     def open(self) -> None:
         """Put the tap in, once in a process and before its first use of gRPC."""
@@ -44,7 +45,7 @@ class CoreLog:
     def _read(self, reading: int, kept: int) -> None:
         with os.fdopen(reading, "rb") as lines:
             while line := lines.readline(LINE_BYTES):
-                self.hear(line.decode(errors="replace"))
-                if not _INFORMS.match(line):
+                is_told = self.hear(line.decode(errors="replace"))
+                if not is_told and not _INFORMS.match(line):
                     with suppress(OSError):  # nobody reads it; whoever writes must not wait for it
                         os.write(kept, line)

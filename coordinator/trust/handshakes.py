@@ -48,6 +48,11 @@ OURS = Cause(
     "an agent does not accept the certificate in `tls.cert_file`: its log says why; compare its"
     " `tls.ca_file` and `tls.server_name`",
 )
+NAME = Cause(
+    "name",
+    "an agent looks for a name that the certificate in `tls.cert_file` is not for: sign one that"
+    " is, or set the agent's `tls.server_name`",
+)
 PLAINTEXT = Cause(
     "plaintext",
     "somebody speaks no TLS here: an agent with `transport: plaintext`, or a prober",
@@ -56,9 +61,11 @@ OTHER = Cause(
     "other", "a TLS handshake failed: the agent's log says why (or it was a prober, or a scan)"
 )
 
-CAUSES = (EXPIRED, NOT_YET_VALID, FOREIGN, MISSING, OURS, PLAINTEXT, OTHER)
+CAUSES = (EXPIRED, NOT_YET_VALID, FOREIGN, MISSING, OURS, NAME, PLAINTEXT, OTHER)
 
 _FAILED = re.compile(r"\] Handshake failed with (?:fatal )?error .*?OPENSSL_internal:(.*)")
+
+_NAMELESS = re.compile(r"\] No match found for server name")
 
 _WORDS = (
     (re.compile(r"certificate has expired"), EXPIRED),
@@ -79,29 +86,37 @@ class Handshakes:
         # Two threads count, and a third one reads.
         self._lock = threading.Lock()
         self._failed: Counter[Cause] = Counter()
-        self._news: Cause | None = None
+        self._news: dict[Cause, None] = {}
 
     def begun(self) -> None:
         """Note that a handshake begins."""
         self._began_at = self._clock.monotonic()
 
-    def hear(self, line: str) -> None:
-        """Read one line of gRPC's own log."""
-        found = _FAILED.search(line)
-        if found is None or self._clock.monotonic() - self._began_at > ATTRIBUTED_S:
-            return
-        cause = next((cause for words, cause in _WORDS if words.search(found[1])), OTHER)
+    def hear(self, line: str) -> bool:
+        """Read one line of gRPC's own log; return whether it is counted here, and told again."""
+        cause = _cause(line)
+        if cause is None or self._clock.monotonic() - self._began_at > ATTRIBUTED_S:
+            return False
         with self._lock:
             self._failed[cause] += 1
-            self._news = cause
+            self._news[cause] = None
+        return True
 
     def counts(self) -> Counter[Cause]:
         """Return how many failed since the start, by cause."""
         with self._lock:
             return self._failed.copy()
 
-    def take_news(self) -> Cause | None:
-        """Return the cause of the last failure since this was asked; `None`: there was none."""
+    def take_news(self) -> list[Cause]:
+        """Return why handshakes failed since this was asked."""
         with self._lock:
-            news, self._news = self._news, None
-        return news
+            news, self._news = self._news, {}
+        return list(news)
+
+
+def _cause(line: str) -> Cause | None:
+    if _NAMELESS.search(line):
+        return NAME
+    if (found := _FAILED.search(line)) is None:
+        return None
+    return next((cause for words, cause in _WORDS if words.search(found[1])), OTHER)
