@@ -158,7 +158,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     gauges = Gauges(core.service, readiness, core.caches, cap, agents.counters, lambda: lag.seconds)
     providers = ProviderViews(core.service, lambda: keys.problems)
     to_engines = await stack.enter_async_context(dispatch.session(credentials))
-    asides = Asides(to_engines, config.timeouts)
+    asides = Asides(to_engines, config.timeouts, keys, core.service.heavy)
     holding = Holding(core.cluster, core.service.clock, asides)
     listing = Listing(core.service)
     gateways = GatewayDoors(config, core.service, readiness, keys_of(credentials, keys), holding)

@@ -36,6 +36,8 @@ class FakeEngine:
     """What it was started with as `--api-key`."""
     refuses: str | None = None
     """A field of the body that it is too old to know."""
+    counts: int | None = None
+    """What it takes a message's tokens for; `None`: it has no such path."""
     _runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0) -> None:
@@ -46,6 +48,7 @@ class FakeEngine:
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/v1/completions", self._complete)
+        app.router.add_post("/v1/messages/count_tokens", self._count)
         self._runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1
         )
@@ -94,6 +97,11 @@ class FakeEngine:
         text = body.get("prompt") or json.dumps(body.get("messages"))
         tokens = list(text.encode())
         return web.json_response({"count": len(tokens), "max_model_len": 1024, "tokens": tokens})
+
+    async def _count(self, request: web.Request) -> web.Response:
+        if self.counts is None:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        return web.json_response({"input_tokens": self.counts})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)

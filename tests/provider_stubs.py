@@ -21,6 +21,8 @@ from botocore.credentials import Credentials
 WORDS = ("Hello", " there", ".")
 KEY = "sk-provider-secret"
 AWS = ("AKIDPROVIDER", "aws-provider-secret")
+COUNT = 1234
+"""What it takes any message's tokens for."""
 TOKEN = "aws-session-secret"
 REGION = "eu-west-1"
 
@@ -94,6 +96,10 @@ class Stub:
                 return web.json_response(CONVERSE)
             case "Bedrock", "converse-stream":
                 return await self._stream(request, _converse_frames())
+            case "Anthropic", "count_tokens":
+                if extra := body.keys() - {"messages", "model", "system", "tools"}:
+                    return self._error(400, f"{min(extra)}: Extra inputs are not permitted")
+                return web.json_response({"input_tokens": COUNT, "context_management": None})
             case "Anthropic", "messages":
                 if body.get("stream"):
                     return await self._stream(request, _anthropic_events(body["model"]))

@@ -1,35 +1,42 @@
-"""`/v1/messages/count_tokens`: an engine counts, else our own tokenizer where it is exact.
+"""`/v1/messages/count_tokens`: what `counting` says who may count is asked here.
 
-A count runs nothing: it takes no lease, and leaves a record only where nobody counts. Policies that
-refuse a message refuse to count it, and only backends that they leave are asked.
+A count runs nothing: it takes no lease, and leaves a record only where nobody counts.
 """
 
 import asyncio
 
+import aiohttp
+import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
-from coordinator.canonical import Canonical, Changes, rewrite
+from coordinator.apis import Api
+from coordinator.candidates import Candidate
+from coordinator.canonical import Canonical
 from coordinator.dispatch import forwarded
 from coordinator.doors.asides import ERRORS, Asides, whole
 from coordinator.doors.calls import JSON, Call
+from coordinator.doors.carriers import Carriage
+from coordinator.doors.counting import body_to_count, counters
 from coordinator.doors.relay import ends_here
 from coordinator.engines import Engine
 from coordinator.error_shapes import in_shape, is_no_answer
 from coordinator.limits import NOBODY
-from coordinator.records import Record
-from coordinator.refusal import NotCounted
+from coordinator.refusal import NotCounted, Reply
 from coordinator.service import Service
-from coordinator.tokens.tokenized import TokenState
 
 COUNT_S = 10.0
-"""For one engine's count; it renders and encodes, beside all that it computes."""
+"""For one count; an engine renders and encodes, beside all that it computes."""
 
 ASKED = 2
-"""Engines asked for one count."""
+"""Engines, and providers, that are asked for one count."""
 
-_CARRIED = frozenset({"overloaded", "no_engine_ready"})
-"""Refusals of a message for want of room or engines: a count needs neither."""
+ABOUT_THE_REQUEST = frozenset({400, 413, 422})
+"""Refusals of a provider that its client can do something about."""
+
+
+class _Counted(msgspec.Struct):
+    input_tokens: int
 
 
 class CountsDoor:
@@ -41,43 +48,71 @@ class CountsDoor:
 
     async def count(self, call: Call, request: Canonical) -> web.StreamResponse:
         """Answer with the tokens of a message's prompt."""
-        record = await self._service.dry_run(request, NOBODY)
-        if record.refusal is not None and record.refusal.reason not in _CARRIED:
-            return call.reply(record.refusal)
-        ranked = record.decision.ranked if record.decision is not None else ()
-        asked = [each for each in ranked if isinstance(each.target, Engine)][:ASKED]
-        for each in asked:
-            assert isinstance(each.target, Engine)
-            body = rewrite(request, Changes(each.model, meter=False))
-            answer = await self._ask(call, each.target, body)
-            if answer is not None:
+        may = await counters(self._service, request, NOBODY)
+        if isinstance(may, Reply):
+            return call.reply(may)
+        for each in may.engines[:ASKED]:
+            if (answer := await self._ask(call, request, each)) is not None:
                 return answer
-        return self._own(call, record) or self._refused(call, NotCounted(request.model))
-
-    async def _ask(self, call: Call, engine: Engine, body: bytes) -> web.Response | None:
-        """Return what an engine says; `None`: nothing that a client could use."""
-        headers: CIMultiDict[str] = forwarded(call.request.headers.items(), call.id)
-        try:
-            async with asyncio.timeout(COUNT_S):
-                path = call.request.path
-                async with await self._asides.ask(engine, "POST", path, headers, body) as answer:
-                    read = await whole(answer)
-        except ERRORS:
-            return None
-        if read is None or answer.status >= 500 or is_no_answer(answer.status, read):
-            return None
-        if answer.status in (401, 403):
-            return None
-        kept = {n: v for n, v in answer.headers.items() if not ends_here(n)}
-        said = in_shape(call.api, answer.status, read, call.id)
-        return web.Response(status=answer.status, body=said, headers={**kept, **call.headers})
-
-    def _refused(self, call: Call, refusal: NotCounted) -> web.Response:
+        if may.own is not None:
+            return _counted(call, may.own)
+        for each in may.providers[:ASKED]:
+            if (answer := await self._ask(call, request, each)) is not None:
+                return answer
+        refusal = NotCounted(request.model)
         refused = self._service.refuse(refusal, NOBODY, call.id)
         return call.refusal(refusal, refused.record.id)
 
-    def _own(self, call: Call, record: Record) -> web.Response | None:
-        if record.tokens != TokenState.EXACT.value or record.prompt_tokens is None:
+    async def _ask(self, call: Call, request: Canonical, by: Candidate) -> web.Response | None:
+        """Return what a backend says; `None`: nothing that a client could use."""
+        target, body = by.target, await body_to_count(self._service, request, by)
+        sent = call.request.headers
+        try:
+            async with asyncio.timeout(COUNT_S):
+                if isinstance(target, Engine):
+                    headers: CIMultiDict[str] = forwarded(sent.items(), call.id)
+                    path = call.request.path
+                    async with await self._asides.ask(
+                        target, "POST", path, headers, body
+                    ) as answer:
+                        return _of_engine(call, answer, await whole(answer))
+                async with await self._asides.ask_to_count(target, sent, body) as answer:
+                    return _of_provider(call, request, answer.status, await whole(answer))
+        except ERRORS:
             return None
-        counted = b'{"input_tokens":%d}' % record.prompt_tokens
-        return web.Response(body=counted, content_type=JSON, headers=call.headers)
+
+
+def _of_engine(
+    call: Call, answer: aiohttp.ClientResponse, read: bytes | None
+) -> web.Response | None:
+    if read is None or answer.status >= 500 or is_no_answer(answer.status, read):
+        return None
+    if answer.status in (401, 403):
+        return None
+    kept = {n: v for n, v in answer.headers.items() if not ends_here(n)}
+    said = in_shape(call.api, answer.status, read, call.id)
+    return web.Response(status=answer.status, body=said, headers={**kept, **call.headers})
+
+
+def _of_provider(
+    call: Call, request: Canonical, status: int, read: bytes | None
+) -> web.Response | None:
+    """Return the count and nothing else that it says, or an error that is its client's."""
+    if read is None:
+        return None
+    if status in ABOUT_THE_REQUEST:
+        api = Api.ANTHROPIC_MESSAGES
+        carriage = Carriage(api, api, request.model, call.id, 0, is_foreign=True)
+        told = carriage.failure(status, read, call.id)
+        return web.Response(status=status, body=told, content_type=JSON, headers=call.headers)
+    if status != 200:
+        return None
+    try:
+        return _counted(call, msgspec.json.decode(read, type=_Counted).input_tokens)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _counted(call: Call, tokens: int) -> web.Response:
+    counted = b'{"input_tokens":%d}' % tokens
+    return web.Response(body=counted, content_type=JSON, headers=call.headers)

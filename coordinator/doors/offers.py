@@ -70,8 +70,11 @@ class Asking:
     """Names that the client sent, in lower case."""
     request_id: str
     decision_id: str
+    """Empty: nothing is recorded."""
     asked: SetFields | None
     """What the policy that routes it sets."""
+    counts: bool = False
+    """A message's tokens are to be counted, and no answer is to be made."""
 
 
 def url_of(candidate: Candidate, asking: Asking) -> str:
@@ -79,6 +82,9 @@ def url_of(candidate: Candidate, asking: Asking) -> str:
     target = candidate.target
     if isinstance(target, Engine):
         return target.base_url + asking.path
+    if asking.counts:
+        assert target.dialect.count_path is not None  # others are not asked
+        return target.base_url + target.dialect.count_path
     api = spoken(target, asking.api)
     assert api is not None  # others are dropped before anything is ranked
     return target.base_url + target.dialect.path(
@@ -91,7 +97,9 @@ def offer(
 ) -> Offer:
     """Return a backend with all that a gateway has to change for it."""
     target, sent = candidate.target, set(asking.headers)
-    changed = {REQUEST_ID: asking.request_id, DECISION: asking.decision_id}
+    changed = {REQUEST_ID: asking.request_id}
+    if asking.decision_id:
+        changed[DECISION] = asking.decision_id
     if isinstance(target, Provider):
         changed |= {"content-type": "application/json"}
         kept = sent & set(target.dialect.kept(asking.api))  # a provider gets no other of them

@@ -203,17 +203,14 @@ class Queries:
         assert routed.body is not None
         chosen = (routed.candidate, routed.body)
         others = self._service.fallbacks(routed, query.fallbacks)
-        return tuple(
-            offer(candidate, body, asking, self._credentials(query, candidate, asking, body))
-            for candidate, body in (chosen, *others)
-        )
+        return tuple(self.offered(query, *each, asking) for each in (chosen, *others))
 
-    def _credentials(
-        self, query: Query, candidate: Candidate, asking: Asking, body: bytes
-    ) -> Mapping[str, str] | None:
-        if not query.wants_keys:
-            return None
-        return self._keys(candidate, url_of(candidate, asking), body)
+    def offered(self, query: Query, candidate: Candidate, body: bytes, asking: Asking) -> Offer:
+        """Return how the asking gateway sends a request to a backend."""
+        keys = None
+        if query.wants_keys:
+            keys = self._keys(candidate, url_of(candidate, asking), body)
+        return offer(candidate, body, asking, keys)
 
     def _refused(
         self, query: Query, refusal: Refusal, request_id: str, decision_id: str

@@ -83,6 +83,15 @@ class Dialect:
         deployment = quote(model, safe="")
         return f"/deployments/{deployment}/{_PATHS[api]}?api-version={self.api_version}"
 
+    @property
+    def count_path(self) -> str | None:
+        """Return where it counts a message's tokens, below `root_of`; `None`: nowhere."""
+        is_asked = Api.ANTHROPIC_MESSAGES in self.native and self.type not in (
+            "Bedrock",
+            "AzureOpenAI",
+        )
+        return f"/{_PATHS[Api.ANTHROPIC_MESSAGES]}/count_tokens" if is_asked else None
+
     def kept(self, api: Api) -> tuple[str, ...]:
         """Return which of a client's headers it is sent: they say what its API is to be like."""
         if api is not Api.ANTHROPIC_MESSAGES or api not in self.native:

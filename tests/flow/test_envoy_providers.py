@@ -17,7 +17,7 @@ from tests.envoy_rig import CHAT, Got, post
 from tests.envoys import BUFFERED, FD, NONE, STREAMED, needs_envoy
 from tests.fakes import FakeEngine, fake_engines
 from tests.gateways import Running, until
-from tests.provider_stubs import AWS, KEY, REGION, WORDS, Stub
+from tests.provider_stubs import AWS, COUNT, KEY, REGION, WORDS, Stub
 
 pytestmark = [pytest.mark.flow, needs_envoy, pytest.mark.asyncio(loop_scope="module")]
 
@@ -193,3 +193,17 @@ async def test_a_gateway_that_nobody_knows_is_told_no_keys(
         got = await rig.ask("gpt", CHAT)
         assert got.status == 401  # the provider's: its key would be the gateway's to add
         assert not {"authorization", "api-key", "x-api-key"} & stubs["gpt"].calls[0].headers.keys()
+
+
+async def test_a_message_is_counted_by_who_would_answer_it(rig: Rig) -> None:
+    path = "/v1/messages/count_tokens"
+    before = len(rig.stubs["claude"].calls)
+    got = await post(rig.url, {"model": "claude", "messages": ASK["messages"]}, path=path)
+    assert (got.status, json.loads(got.body)["input_tokens"]) == (200, COUNT)
+    (call,) = rig.stubs["claude"].calls[before:]
+    assert (call.path, call.body["model"]) == (path, "vendor.model-v1:0")
+    assert call.headers["x-api-key"] == KEY
+    for model in ("gpt", "nova"):
+        got = await post(rig.url, {"model": model, "messages": ASK["messages"]}, path=path)
+        assert (got.status, json.loads(got.body)["type"]) == (503, "error")
+    assert await rig.running.inflight() == [0]

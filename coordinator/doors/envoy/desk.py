@@ -15,10 +15,11 @@ import msgspec
 
 from coordinator import error_shapes
 from coordinator.apis import COUNT_TOKENS, PATHS, Api, words_of
-from coordinator.candidates import Provider, spoken
-from coordinator.canonical import Canonical, Changes, rewrite
+from coordinator.candidates import Candidate, Provider, spoken
+from coordinator.canonical import Canonical
 from coordinator.doors.callers import Caller, NotYours, tenant_of
 from coordinator.doors.carriers import Carriage
+from coordinator.doors.counting import body_to_count, counters
 from coordinator.doors.envoy import contract
 from coordinator.doors.envoy.exchange import Exchange, Terms
 from coordinator.doors.envoy.following import Following, Interest
@@ -36,7 +37,7 @@ from coordinator.doors.envoy.messages import (
 from coordinator.doors.envoy.reading import Carried, Native, Reading
 from coordinator.doors.holding import Holding
 from coordinator.doors.listing import Listing, listed
-from coordinator.doors.offers import PRIVATE, Offer
+from coordinator.doors.offers import PRIVATE, Asking, Offer
 from coordinator.doors.parsing import joined, parsed, request_id_of
 from coordinator.doors.query import Answered, Queries, Query, Refused
 from coordinator.doors.reports import Event, Report
@@ -50,18 +51,15 @@ from coordinator.refusal import (
     NotFound,
     NotServed,
     Refusal,
+    Reply,
     UnknownModel,
 )
-from coordinator.tokens.tokenized import TokenState
 from coordinator.watch import WatchedService
 from lineside import logs
 
 log = logs.get("coordinator.doors.envoy.desk")
 
 JSON = ("content-type", "application/json")
-
-WITHOUT_ROOM = frozenset({"overloaded", "no_engine_ready"})
-"""Refusals of a message for want of room or engines: counting its tokens needs neither."""
 
 MODEL_NAME = "x-gateway-model-name"
 """A header in which a filter before this one names the model, where bodies do not come by here."""
@@ -207,8 +205,7 @@ class Desk:
         )
         backend = None
         if isinstance(target, Provider):
-            where = urlsplit(first.url)
-            sets[":path"] = where.path + (f"?{where.query}" if where.query else "")
+            sets[":path"] = _path_of(first.url)
             endpoints, backend = (), target.id
         self._books.look_at(endpoints)
         if reading.is_foreign or self._books.terms.interest is Interest.USAGE:
@@ -250,35 +247,47 @@ class Desk:
         shown = self._books.listing.answer(name, api)
         if isinstance(shown, UnknownModel):
             return self._refused(question, shown)
-        request_id = request_id_of(contract.value(question.headers, "x-request-id") or "")
-        headers = (JSON, *error_shapes.headers(api, request_id).items())
+        headers = (JSON, *error_shapes.headers(api, _request_id(question)).items())
         return Rejected(200, headers, msgspec.json.encode(shown), "listed")
 
     async def _count(self, question: Question) -> Picked | Rejected:
-        """Let an engine count that could serve it, else count by our tokenizer if it is exact.
-
-        As at our own gateway: nothing is accounted, and policies hold.
-        """
+        """Let somebody count who may see the message, as at our own gateway."""
         query, api = self._query(question), Api.ANTHROPIC_MESSAGES
         read = await parsed(api, joined(query.headers), query.body, self._service.heavy)
         if not isinstance(read, Canonical):
             return self._refused(question, read)
-        record = await self._service.dry_run(read, query.tenant)
-        if (reply := record.refusal) is not None and reply.reason not in WITHOUT_ROOM:
-            told = error_shapes.body(reply, api, record.request_id)
-            return Rejected(reply.status, (JSON, *reply.headers.items()), told, reply.reason)
-        hint = question.subset
-        for each in record.decision.ranked if record.decision is not None else ():
-            endpoint = each.target.endpoint
-            if isinstance(each.target, Engine) and (
-                hint is None or contract.allows(hint, endpoint)
-            ):
-                body = rewrite(read, Changes(each.model, meter=False))
+        may = await counters(self._service, read, query.tenant)
+        if isinstance(may, Reply):
+            told = error_shapes.body(may, api, _request_id(question))
+            return Rejected(may.status, (JSON, *may.headers.items()), told, may.reason)
+        for each in may.engines:
+            endpoint, hint = each.target.endpoint, question.subset
+            if hint is None or contract.allows(hint, endpoint):
+                body = await body_to_count(self._service, read, each)
                 return Picked((endpoint,), body=body, remove_headers=PRIVATE)
-        if record.tokens == TokenState.EXACT.value and record.prompt_tokens is not None:
-            counted = b'{"input_tokens":%d}' % record.prompt_tokens
-            return Rejected(200, (JSON,), counted, "counted")
+        if may.own is not None:
+            return Rejected(200, (JSON,), b'{"input_tokens":%d}' % may.own, "counted")
+        if may.providers:
+            return await self._count_outside(question, read, may.providers[0])
         return self._refused(question, NotCounted(read.model))
+
+    async def _count_outside(self, question: Question, request: Canonical, by: Candidate) -> Picked:
+        """Let the gateway ask a provider."""
+        body, request_id = await body_to_count(self._service, request, by), _request_id(question)
+        asking = Asking(
+            request.api, question.path, False, request.headers, request_id, "", None, counts=True
+        )
+        offer = self._queries.offered(self._query(question), by, body, asking)
+        carriage = Carriage(request.api, request.api, request.model, request_id, 0, is_foreign=True)
+        return Picked(
+            endpoints=(),
+            backend=by.target.id,
+            body=offer.body,
+            set_headers=(*offer.set_headers, (":path", _path_of(offer.url))),
+            remove_headers=offer.remove_headers,
+            engine=by.target.id,
+            reading=Carried(carriage, usage_asked=True, request_id=request_id),
+        )
 
     def _anyone(self, question: Question, model: str | None) -> Picked | Rejected:
         """Choose the engine that has the least to do; nothing is accounted."""
@@ -328,6 +337,15 @@ def _reading(answer: Answered, question: Question) -> Reading:
     if not carriage.is_native:  # what is translated is written anew, with usage only if asked for
         asked = asked and b'"include_usage"' in (question.body or b"")
     return Carried(carriage, asked, record.request_id)
+
+
+def _path_of(url: str) -> str:
+    where = urlsplit(url)
+    return where.path + (f"?{where.query}" if where.query else "")
+
+
+def _request_id(question: Question) -> str:
+    return request_id_of(contract.value(question.headers, "x-request-id") or "")
 
 
 def _rejected(refused: Refused) -> Rejected:
