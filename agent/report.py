@@ -113,7 +113,9 @@ class Reporter:
 
     async def _talk(self, call: Call, changed: asyncio.Event) -> None:
         async with asyncio.timeout(HELLO_S):
-            await call.write(wire.hello(self._node, self._life, self._connection))
+            known = self._hub.scheme()
+            secret = b"" if known is None else known.secret
+            await call.write(wire.hello(self._node, self._life, self._connection, secret))
             hello = _expect_hello(await call.read())
         scheme = _fitting(hello)
         self.connected = self._welcome = True

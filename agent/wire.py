@@ -33,8 +33,8 @@ _EVENTS = {
 }
 
 
-def hello(node: NodeId, life: str, connection: int) -> pb.AgentMessage:
-    """Return a stream's first message."""
+def hello(node: NodeId, life: str, connection: int, secret: bytes) -> pb.AgentMessage:
+    """Return a stream's first message. `secret`: by which keys are made; empty: by none so far."""
     return pb.AgentMessage(
         hello=pb.AgentHello(
             protocol_min=PROTOCOL_MIN,
@@ -42,6 +42,7 @@ def hello(node: NodeId, life: str, connection: int) -> pb.AgentMessage:
             node=node,
             life=life,
             connection=connection,
+            secret=secret,
         )
     )
 

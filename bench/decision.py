@@ -37,6 +37,7 @@ from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.rules import Rules
 from coordinator.service import Routed, Service
+from coordinator.state.secret import Secret
 from coordinator.tagging import GivenTags
 from coordinator.tokens.tokenized import Tokenized, TokenState
 from lineside import hashing
@@ -145,7 +146,7 @@ def make_scene() -> Scene:
         predictor=FixedRate(20_000.0, 0.008),
         clock=SystemClock(),
         rng=random.Random(SEED),
-        secret=SECRET,
+        secret=Secret(SECRET),
     )
     service = Service(
         decider=decider,

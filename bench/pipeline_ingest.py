@@ -29,6 +29,7 @@ from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer, serving
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Peers
+from coordinator.state.secret import Secret
 from coordinator.state.stores.sqlite import SqliteStore
 from coordinator.trust.proof import SharedToken
 from lineside.clock import SystemClock
@@ -149,7 +150,7 @@ async def greeted(channel: grpc.aio.Channel, script: Script) -> "grpc.aio.Stream
         response_deserializer=pb.CoordinatorMessage.FromString,
     )
     call = connect()
-    await call.write(wire.hello(script.node, "life", 1).SerializeToString())
+    await call.write(wire.hello(script.node, "life", 1, b"").SerializeToString())
     for _ in range(2 + ENGINES_EACH):  # hello, assignment, resumes
         await call.read()
     for message in script.first:
@@ -229,7 +230,7 @@ async def measure(window_s: float) -> dict[str, float]:
     numbering = Numbering(SqliteStore(":memory:"), cluster)
     alone = InFlight(), Peers()
     servicer = AgentsServicer(
-        cluster, caches, b"secret", SystemClock(), "c1", SharedToken(None), numbering, *alone
+        cluster, caches, Secret(b"secret"), SystemClock(), "c1", SharedToken(None), numbering, *alone
     )
     known = engines()
     cluster.assign(known)

@@ -28,6 +28,7 @@ from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer, serving
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Peers
+from coordinator.state.secret import Secret
 from coordinator.state.stores.sqlite import SqliteStore
 from coordinator.trust.proof import SharedToken
 from lineside.clock import SystemClock
@@ -94,7 +95,7 @@ async def measure() -> dict[str, float]:
     numbering = Numbering(SqliteStore(":memory:"), cluster)
     alone = InFlight(), Peers()
     servicer = AgentsServicer(
-        cluster, caches, b"secret", SystemClock(), "c1", SharedToken(None), numbering, *alone
+        cluster, caches, Secret(b"secret"), SystemClock(), "c1", SharedToken(None), numbering, *alone
     )
     engine = engines()[0]
     cluster.assign([engine])

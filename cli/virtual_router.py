@@ -28,6 +28,7 @@ from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.rules import Resources, Rules
 from coordinator.service import Routed, Service
+from coordinator.state.secret import Secret
 from coordinator.tagging import GivenTags
 from coordinator.tokens.tokenized import Tokenized, TokenState
 from lineside import hashing
@@ -187,7 +188,7 @@ class VirtualRouter:
             outstanding_s=parts.outstanding_s,
             clock=self._clock,
             rng=rng,
-            secret=SECRET,
+            secret=Secret(SECRET),
         )
         models = decider.rules.bench().layout.inventory.models
         if len(models) > 1:

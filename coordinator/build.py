@@ -3,6 +3,7 @@
 `main` runs what is built here. What must be closed is put on a stack, in the order of its making.
 """
 
+import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -55,7 +56,8 @@ from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Membership
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Peers
-from coordinator.state.pulse import Pulse
+from coordinator.state.pulse import ANSWER_S, Pulse
+from coordinator.state.secret import Secret
 from coordinator.state.shared import State
 from coordinator.state.store import Store, StoreUnavailable, cluster_secret
 from coordinator.state.stored_resources import StoredResources
@@ -73,9 +75,6 @@ from lineside.clock import SystemClock
 from lineside.ids import EngineId
 
 log = logs.get("coordinator.build")
-
-STORE_WAIT_S = 20.0
-"""For an etcd that is away at the start: there is no secret without it. Then the process ends."""
 
 LEASE_SLACK_S = 60.0
 """A lease outlives the gateway's total timeout by this much, then expires by itself."""
@@ -196,24 +195,25 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     )
 
 
-async def _opened(config: Config, stack: AsyncExitStack) -> tuple[Store, bytes]:
+async def _opened(config: Config, stack: AsyncExitStack) -> tuple[Store, Secret]:
     """Return the store, and the cluster's secret, which is in it."""
     store = store_of(config.store, config.etcd)
     stack.push_async_callback(store.close)
-    until = time.monotonic() + (STORE_WAIT_S if config.store.startswith("etcd:") else 0.0)
-    while True:
-        try:
-            return store, await cluster_secret(store)
-        except StoreUnavailable as error:
-            if time.monotonic() >= until:
-                raise OSError(f"cannot use the store `{config.store}`: {error}") from error
-            log.warning("waiting for the store", away=str(error))
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return store, Secret(await cluster_secret(store))
+    except (StoreUnavailable, TimeoutError) as error:
+        why = str(error) or f"no answer within {ANSWER_S:g} s"
+        if not config.store.startswith("etcd:"):  # a file comes back with nobody's help
+            raise OSError(f"cannot use the store `{config.store}`: {why}") from error
+        log.warning("starting without the store", away=why)
+        return store, Secret(None)
 
 
 def _state(
     core: _Core,
     store: Store,
-    secret: bytes,
+    secret: Secret,
     agents: AgentsServicer,
     exclusions: Exclusions,
     writers: Sequence[Numbering | LearnedStore | Source | Exclusions],
@@ -233,7 +233,7 @@ def _core(
     config: Config,
     stack: AsyncExitStack,
     probes: aiohttp.ClientSession,
-    secret: bytes,
+    secret: Secret,
     registry: CollectorRegistry,
     keys: ProviderKeys,
 ) -> _Core:
@@ -259,7 +259,7 @@ def _service(
     tokens: Tokens,
     learned: Learned,
     inflight: InFlight,
-    secret: bytes,
+    secret: Secret,
     registry: CollectorRegistry,
     keys: ProviderKeys,
 ) -> WatchedService:
@@ -309,7 +309,7 @@ def _discovery(
 
 
 def _agents(
-    config: Config, core: _Core, secret: bytes, numbering: Numbering, trust: AgentTrust
+    config: Config, core: _Core, secret: Secret, numbering: Numbering, trust: AgentTrust
 ) -> AgentsServicer:
     return AgentsServicer(
         core.cluster,
@@ -383,8 +383,8 @@ def _registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
-    return registry
     registry.register(About(SystemClock()))
+    return registry
 
 
 def _reader_of(keys: ProviderKeys) -> Callable[[Resources], None]:

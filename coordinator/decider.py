@@ -35,6 +35,7 @@ from coordinator.recent import RecentWork
 from coordinator.route import NO_BARS, Decision, decide
 from coordinator.rules import Rules, Saturated
 from coordinator.seen import Keys, Seen, first_known, load_tokens
+from coordinator.state.secret import Secret
 from coordinator.targets import ANYWHERE, Layout, Reach
 from coordinator.tokens.tokenized import Tokenized
 from lineside import hashing
@@ -88,7 +89,7 @@ class Decider:
     outstanding_s: float = OUTSTANDING_S
     clock: Clock
     rng: random.Random
-    secret: bytes = field(repr=False)
+    secret: Secret = field(repr=False)
 
     def __post_init__(self) -> None:
         self._fields: dict[ModelName, tuple[Sequence[EngineView], Layout, Field]] = {}
@@ -101,6 +102,7 @@ class Decider:
         meant = sorted(bench.layout.inventory.meant(request.model))
         tokens = await self._tokenize(request, meant)
         tokenized = first_known(tokens)
+        secret = self.secret.value or b""
         facts = RequestFacts(
             model=request.model,
             tenant=tenant,
@@ -109,7 +111,7 @@ class Decider:
             input_tokens=tokenized.count,
             tags=tags,
             headers={n: v for n, v in request.headers.items() if n in bench.policies.names_headers},
-            conversation=request.conversation(self.secret) if bench.policies.has_splits else "",
+            conversation=request.conversation(secret) if bench.policies.has_splits else "",
         )
         views = (
             self.cluster.snapshot(self.clock.monotonic()).engines
@@ -220,14 +222,14 @@ class Decider:
         """Return what a model's engines hold of the prompt, and add its keys by group."""
         indexed: dict[EngineId, Units] = {}
         claimed: dict[EngineId, int] = {}
-        if not tokenized.packed:
+        if not tokenized.packed or (secret := self.secret.value) is None:
             return Held(indexed, claimed)
         chains: dict[str | None, list[BlockKey]] = {}
         count = tokenized.count
         limit = None if count is None else max(0, count - 1) // hashing.UNIT
         for group, lora in self.cluster.groups(model):
             if lora not in chains:
-                seed = hashing.seed(self.secret, lora, request.cache_salt)
+                seed = hashing.seed(secret, lora, request.cache_salt)
                 chains[lora] = hashing.chain(seed, tokenized.packed)
             keys[model, group] = hashing.strided(chains[lora], STRIDE)
             if not request.skips_cache:

@@ -22,6 +22,7 @@ from coordinator.session import Session
 from coordinator.sessions import Sessions
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Peers
+from coordinator.state.secret import SECRET_BYTES, Secret
 from coordinator.trust.proof import Proof, Shown, Why
 from lineside import logs
 from lineside.clock import Clock
@@ -82,7 +83,7 @@ class AgentsServicer(rpc.AgentsServicer):
         self,
         cluster: Cluster,
         caches: Caches,
-        secret: bytes,
+        secret: Secret,
         clock: Clock,
         coordinator: str,
         proof: Proof,
@@ -143,10 +144,11 @@ class AgentsServicer(rpc.AgentsServicer):
         # Not before: an agent that is still writing would not hear why.
         await self._authenticate(context, NodeId(hello.node[:MAX_NAME]))
         self._check(hello)
+        secret = self._known(hello)
         session = self._enter(hello)
         try:
             spoken = min(hello.protocol_max, PROTOCOL_MAX)
-            await context.write(wire.hello(spoken, self._coordinator, self._secret))
+            await context.write(wire.hello(spoken, self._coordinator, secret))
             async with asyncio.TaskGroup() as tasks:
                 sending = tasks.create_task(self._send(session, context))
                 await self._receive(requests, session)
@@ -181,6 +183,15 @@ class AgentsServicer(rpc.AgentsServicer):
         if not all(names) or max(map(len, names)) > MAX_NAME or not hello.connection:
             text = "the hello lacks `node`, `life` or `connection`, or one is too long"
             raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, text)
+
+    def _known(self, hello: pb.AgentHello) -> bytes:
+        """Return the cluster's secret, if need be the one that the agent brings along."""
+        if len(hello.secret) == SECRET_BYTES and self._secret.learn(hello.secret):
+            log.warning("secret taken over from an agent", node=hello.node)
+        if self._secret.value is None:
+            text = "the store is away, and the cluster's secret is not known without it"
+            raise _Refused(grpc.StatusCode.UNAVAILABLE, text)
+        return self._secret.value
 
     def _enter(self, hello: pb.AgentHello) -> Session:
         """Make this the node's only stream. Raises `_Refused` if the one before is newer."""

@@ -44,6 +44,7 @@ CODES = (
     "kubernetes_away",
     "store_away",
     "store_foreign",
+    "secret_unknown",
     "certificate_ending",
     "certificate_rejected",
     "token_review_away",
@@ -91,6 +92,8 @@ class Readiness:
         reasons = []
         if not any(view.engine.models and not view.away for view in views):
             reasons.append("no engine can be reached")
+        if self._resources is not None and self._resources.unknown:
+            reasons.append("the policies in force are in the store, which is away")
         reasons += [text for _, text in self._awaited(views)]
         self._was_ready = self._was_ready or not reasons
         return reasons
@@ -155,6 +158,9 @@ class Readiness:
             yield Reason("resources_rolled_back", text)
         if away := self._pulse.away or self._numbering.away:
             yield Reason("store_away", f"the store is away: {away}")
+        if not self._pulse.secret.value:
+            text = "the cluster's secret is not known yet: all requests go by load alone"
+            yield Reason("secret_unknown", text)
         if self._pulse.is_foreign:
             text = "the store holds the secret of another cluster: agents follow one of the two"
             yield Reason("store_foreign", text)

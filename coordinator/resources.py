@@ -59,6 +59,11 @@ class Source(Protocol):
         ...
 
     @property
+    def unknown(self) -> bool:
+        """Whether there may be guards that are not known, so that every request is refused."""
+        ...
+
+    @property
     def away(self) -> str:
         """Why it cannot be read, so that what is known stays in force; empty: it can."""
         ...
@@ -83,7 +88,7 @@ class Source(Protocol):
 class ResourceFolder:
     """One folder, or one file."""
 
-    away = ""
+    away, unknown = "", False
 
     def __init__(self, path: Path, rules: Rules, applied: Callable[[Resources], None]) -> None:
         """`applied` hears of the set in force: when it is put there, and at each look."""

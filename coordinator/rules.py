@@ -78,16 +78,23 @@ class Rules:
         self.rolled_back = False
         """Whether what is in force is an earlier set than the last one that was applied."""
         self._earlier: deque[Resources] = deque(maxlen=EARLIER)
+        self._is_stopgap = False
         self._bench: Bench | None = None
         self._made_for = -1
         self._put(resources)
 
     def swap(self, resources: Resources) -> None:
         """Put resources into force, all at once; keep the ones before for `roll_back`."""
-        if self.revision > 1:  # a start has no set to go back to: what guards must not be lost
+        if self.revision > 1 and not self._is_stopgap:
+            # A start has no set to go back to: what guards must not be lost.
             self._earlier.append(self.resources)
-        self.rolled_back = False
+        self.rolled_back = self._is_stopgap = False
         self._put(resources)
+
+    def bridge(self, stopgap: Resources) -> None:
+        """Put something into force until the first set is known; nobody goes back to it."""
+        self._is_stopgap = True
+        self._put(stopgap)
 
     def roll_back(self) -> bool:
         """Put the set before into force again; return whether there is one."""

@@ -20,6 +20,7 @@ from coordinator.recent import RecentWork
 from coordinator.records import Record, Records
 from coordinator.rules import Rules
 from coordinator.service import Routed, Service
+from coordinator.state.secret import Secret
 from coordinator.tagging import GivenTags
 from coordinator.tokens.tokenized import Tokenized, TokenState
 from lineside import hashing
@@ -84,7 +85,7 @@ class Cell:
             predictor=FixedRate(20_000.0, 0.008),
             clock=self.clock,
             rng=random.Random(seed),
-            secret=b"secret",
+            secret=Secret(b"secret"),
         )
         self.service = Service(
             decider=decider,

@@ -19,6 +19,7 @@ from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer, serving
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Peers
+from coordinator.state.secret import Secret
 from coordinator.state.stores.sqlite import SqliteStore
 from coordinator.trust.proof import SharedToken
 from lineside.clock import SystemClock
@@ -150,7 +151,7 @@ class Coordinator:
         self.servicer = AgentsServicer(
             self.cluster,
             self.caches,
-            SECRET,
+            Secret(SECRET),
             CLOCK,
             "c1",
             SharedToken(TOKEN),

@@ -3,6 +3,7 @@
 import asyncio
 
 from coordinator.state.pulse import ANSWER_S, LOOK_S, Pulse
+from coordinator.state.secret import Secret
 from coordinator.state.store import SECRET_KEY, Delete, Put, StoreUnavailable
 from tests.manual_clock import ManualClock
 from tests.resting import Resting
@@ -22,7 +23,7 @@ class Fickle(Resting):
 
 async def test_it_says_why_the_store_is_away_and_when_it_is_back() -> None:
     store, clock, remade = Fickle(), ManualClock(), list[int]()
-    pulse = Pulse(store, b"secret", clock, lambda: remade.append(1))
+    pulse = Pulse(store, Secret(b"secret"), clock, lambda: remade.append(1))
     said = []
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(pulse.run())
@@ -39,7 +40,7 @@ async def test_it_says_why_the_store_is_away_and_when_it_is_back() -> None:
 
 async def test_what_was_lost_is_put_back_once() -> None:
     store, remade = Fickle(), list[int]()
-    pulse = Pulse(store, b"secret", ManualClock(), lambda: remade.append(1))
+    pulse = Pulse(store, Secret(b"secret"), ManualClock(), lambda: remade.append(1))
     await pulse.look()
     store.lives = 2
     await store.transact({}, [Delete(SECRET_KEY)])
@@ -55,7 +56,7 @@ async def test_what_was_lost_is_put_back_once() -> None:
 async def test_another_cluster_s_secret_is_left_and_told() -> None:
     store = Fickle()
     await store.transact({}, [Put(SECRET_KEY, b"theirs")])
-    pulse = Pulse(store, b"ours", ManualClock(), lambda: None)
+    pulse = Pulse(store, Secret(b"ours"), ManualClock(), lambda: None)
     await pulse.look()
     stored = await store.get(SECRET_KEY)
     assert stored is not None
@@ -71,6 +72,6 @@ async def test_a_store_that_hangs_is_away() -> None:
         async def life(self) -> str:
             raise TimeoutError  # as the limit would, without the wait
 
-    pulse = Pulse(Hanging(), b"secret", ManualClock(), lambda: None)
+    pulse = Pulse(Hanging(), Secret(b"secret"), ManualClock(), lambda: None)
     await pulse.look()
     assert pulse.away == f"no answer within {ANSWER_S:g} s"

@@ -8,6 +8,7 @@ from coordinator.discovery import NOT_ASKED
 from coordinator.readiness import CODES, FILL_S, Readiness
 from coordinator.state.numbering import Numbering
 from coordinator.state.pulse import Pulse
+from coordinator.state.secret import Secret
 from coordinator.state.stores.sqlite import SqliteStore
 from lineside.ids import EngineId, GroupId
 from lineside.signals import Events, Load, Status
@@ -29,7 +30,7 @@ class Start:
         self.store = SqliteStore(":memory:")
         self.numbering = Numbering(self.store, self.cluster)
         self.cap = IndexCap(2**30, self.cluster, Caches())
-        self.pulse = Pulse(self.store, b"secret", self.cell.clock, lambda: None)
+        self.pulse = Pulse(self.store, Secret(b"secret"), self.cell.clock, lambda: None)
         self.readiness = Readiness(self.cell.service, self.cap, self.numbering, self.pulse)
 
     def found(self, *engines: EngineId) -> None:

@@ -31,6 +31,7 @@ from coordinator.refusal import (
 )
 from coordinator.rules import Rules
 from coordinator.service import Refused, Routed, Service
+from coordinator.state.secret import Secret
 from coordinator.tagging import GivenTags
 from coordinator.tokens.tokenized import Tokenized, TokenState
 from lineside import hashing
@@ -150,7 +151,7 @@ def bench(
         predictor=FixedRate(1000.0, 0.01),
         clock=clock,
         rng=random.Random(1),
-        secret=SECRET,
+        secret=Secret(SECRET),
     )
     service = Service(
         decider=decider,

@@ -19,6 +19,8 @@ from lineside.findings import Finding
 class KubeCluster:
     """The parts, knitted together. To others it is what puts resources into force."""
 
+    unknown = False
+
     def __init__(
         self,
         api: Api,

@@ -24,6 +24,7 @@ class LearnedStore:
         self._learned = learned
         self._store = store
         self._written = b""
+        self._is_loaded = False
 
     async def load(self) -> None:
         """Take over what the store has; what cannot be read is left."""
@@ -31,6 +32,7 @@ class LearnedStore:
             stored = await self._store.get(KEY)
         except StoreUnavailable:
             return
+        self._is_loaded = True
         if stored is None:
             return
         try:
@@ -46,7 +48,14 @@ class LearnedStore:
         self._written = b""
 
     async def save(self) -> None:
-        """Write what is known now, if it is anything new. One that is beaten to it gives way."""
+        """Write what is known now, if it is anything new. One that is beaten to it gives way.
+
+        A store that was away until now knows more than we do: what it has is taken over first.
+        """
+        if not self._is_loaded:
+            await self.load()
+        if not self._is_loaded:
+            return
         value = msgspec.json.encode(self._learned.saved())
         if value == self._written:
             return

@@ -8,7 +8,8 @@ key comes from it.
 import asyncio
 from collections.abc import Callable
 
-from coordinator.state.store import SECRET_KEY, Store, StoreUnavailable
+from coordinator.state.secret import Secret
+from coordinator.state.store import SECRET_KEY, Store, StoreUnavailable, cluster_secret
 from lineside import logs
 from lineside.clock import Clock
 
@@ -25,15 +26,18 @@ class Pulse:
     """Written by `run` alone."""
 
     def __init__(
-        self, store: Store, secret: bytes, clock: Clock, remake: Callable[[], object]
+        self, store: Store, secret: Secret, clock: Clock, remake: Callable[[], object]
     ) -> None:
-        """`remake` is called when the store lost its data: what else was in it is to be written."""
+        """`remake` is called when the store lost its data: what else was in it is to be written.
+
+        A secret that is not known yet is taken from the store as soon as that is there.
+        """
         self.away = ""
         """Why the store does not answer; empty: it does."""
         self.is_foreign = False
         """Whether it holds the secret of another cluster: both sides' block keys differ."""
         self.wipes = 0
-        self._store, self._secret, self._clock, self._remake = store, secret, clock, remake
+        self._store, self.secret, self._clock, self._remake = store, secret, clock, remake
         self._life: str | None = None
 
     async def run(self) -> None:
@@ -58,11 +62,17 @@ class Pulse:
 
     async def _ask(self) -> None:
         life = await self._store.life()
+        secret = self.secret.value
+        if secret is None:
+            secret = await cluster_secret(self._store)
+            self.secret.learn(secret)
+            secret = self.secret.value or secret  # an agent may have brought one meanwhile
+            log.info("joined the store")
         stored = await self._store.get(SECRET_KEY)
         if stored is None:
-            await self._store.compare_and_set(SECRET_KEY, None, self._secret)
+            await self._store.compare_and_set(SECRET_KEY, None, secret)
             stored = await self._store.get(SECRET_KEY)
-        is_foreign = stored is not None and stored.value != self._secret
+        is_foreign = stored is not None and stored.value != secret
         if is_foreign and not self.is_foreign:
             log.warning("store holds another cluster's secret")
         self.is_foreign = is_foreign

@@ -9,10 +9,11 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol, TypeAlias
 
+from coordinator.state.secret import SECRET_BYTES
+
 LeaseId = NewType("LeaseId", int)
 
 SECRET_KEY = "cluster/secret"
-SECRET_BYTES = 32
 
 PROBE = "store/probe/"
 """Begins keys that live for a moment, to see whether the store works."""

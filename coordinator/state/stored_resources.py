@@ -18,8 +18,36 @@ from coordinator.state.waiting import heard_within
 from lineside import logs
 from lineside.clock import Clock
 from lineside.findings import Finding, Place
+from policies.model import API_VERSION, InferencePolicy, Metadata, PolicySpec, Reject, Rule
 
 log = logs.get("coordinator.state.stored_resources")
+
+ANSWER_S = 3.0
+"""For the store, at the start. From then on it counts as away."""
+
+PUT_BACK_S = 5.0
+"""In which the others put back what a store has lost; they notice within one."""
+
+CLOSED = Resources(
+    policies=(
+        InferencePolicy(
+            api_version=API_VERSION,
+            metadata=Metadata(name="store-away", namespace="lineside"),
+            spec=PolicySpec(
+                rules=(
+                    Rule(
+                        name="closed",
+                        reject=Reject(
+                            status=503,
+                            message="the policies in force are in the store, which is away",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+"""In force while nobody knows which guards there are."""
 
 
 class StoredResources:
@@ -40,6 +68,9 @@ class StoredResources:
         """Of the newest set, warnings too."""
         self.rejected = False
         """Whether the newest set is not what is in force."""
+        self.unknown = False
+        """Whether there may be guards that are not known, so that every request is refused."""
+        self._empty_since: float | None = None
 
     async def start(self) -> tuple[Finding, ...]:
         """Put the newest set into force that can be used; return what keeps all from it.
@@ -47,9 +78,12 @@ class StoredResources:
         A coordinator of an earlier release must come up beside those that use what it cannot.
         """
         try:
-            sets = await applied.history(self._store)
-        except StoreUnavailable as error:
-            return (Finding(Place("the store"), "unreadable", str(error)),)
+            async with asyncio.timeout(ANSWER_S):
+                sets = await applied.history(self._store)
+        except (StoreUnavailable, TimeoutError):
+            self.unknown = True
+            self._rules.bridge(CLOSED)
+            return ()
         await self._take(sets)
         wrong, earlier = self.findings, sets.before(sets.current or 0)
         while self.rejected and self._good is None and earlier:
@@ -88,6 +122,7 @@ class StoredResources:
 
     async def _take(self, sets: Sets) -> None:
         if sets.current is None:
+            self._open_if_empty()
             return  # nothing was applied, or it is lost: what is in force stays
         newest = sets.newest
         if newest is None:
@@ -100,8 +135,17 @@ class StoredResources:
                 self._reject(judged.findings)
                 return
             self.findings, self.rejected, self._good = judged.findings, False, newest
+            self.unknown = False
             self._rules.swap(judged.resources)
             log.info("resources applied", set=newest.number, revision=self._rules.revision)
+
+    def _open_if_empty(self) -> None:
+        """Serve without policies, once nobody can have put back what a store has lost."""
+        now = self._clock.monotonic()
+        self._empty_since = self._empty_since or now
+        if self.unknown and now - self._empty_since >= PUT_BACK_S:
+            self.unknown = False
+            self._rules.swap(Resources())
 
     def _reject(self, findings: tuple[Finding, ...]) -> None:
         if not self.rejected or findings != self.findings:

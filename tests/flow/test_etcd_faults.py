@@ -11,6 +11,7 @@ import pytest
 from coordinator.state.following import Following
 from coordinator.state.leader import Leadership
 from coordinator.state.pulse import Pulse
+from coordinator.state.secret import Secret
 from coordinator.state.store import (
     SECRET_KEY,
     Change,
@@ -129,7 +130,7 @@ async def test_an_etcd_that_lost_its_data_is_noticed_and_filled_again(
     monkeypatch.setattr(etcd_calls, "LIMIT_S", 1.0)
     with etcds.etcd(tmp_path) as member:
         store, clock, remade = etcds.store_of(member), SystemClock(), list[int]()
-        pulse = Pulse(store, b"s" * 32, clock, lambda: remade.append(1))
+        pulse = Pulse(store, Secret(b"s" * 32), clock, lambda: remade.append(1))
         tenure, following = Tenure(store, clock, TTL_S), Following(store, "m/", clock)
         for n in range(50):  # so that the new etcd's revisions begin far below
             await store.transact({}, [Put("n", b"%d" % n)])

@@ -68,20 +68,22 @@ class CoordinatorMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[CoordinatorHello, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., in_flight: _Optional[_Union[InFlight, _Mapping]] = ..., vouch: _Optional[_Union[Vouch, _Mapping]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ...) -> None: ...
 
 class AgentHello(_message.Message):
-    __slots__ = ("protocol_min", "protocol_max", "node", "life", "connection", "software")
+    __slots__ = ("protocol_min", "protocol_max", "node", "life", "connection", "software", "secret")
     PROTOCOL_MIN_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MAX_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     protocol_min: int
     protocol_max: int
     node: str
     life: str
     connection: int
     software: str
-    def __init__(self, protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[str] = ..., connection: _Optional[int] = ..., software: _Optional[str] = ...) -> None: ...
+    secret: bytes
+    def __init__(self, protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[str] = ..., connection: _Optional[int] = ..., software: _Optional[str] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class CoordinatorHello(_message.Message):
     __slots__ = ("protocol", "coordinator", "software", "key_scheme", "secret")
