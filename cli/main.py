@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cli import demo, doctor, get, policy, processes, replay, rollout, route, sim, store, up
+from cli import certs, demo, doctor, get, policy, processes, replay, rollout, route, sim, store, up
 from cli.admin import Refused
 from cli.children import CouldNotRun
 from cli.parsing import Parser
@@ -26,7 +26,8 @@ def parser() -> Parser:
     commands = top.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", required=True
     )
-    for module in (demo, up, doctor, get, route, policy, rollout, replay, store, processes, sim):
+    modules = (demo, up, doctor, get, route, policy, rollout, replay, store, certs, processes, sim)
+    for module in modules:
         module.add_to(commands)
     return top
 

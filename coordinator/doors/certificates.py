@@ -37,7 +37,9 @@ def self_signed(names: Iterable[str], now: datetime | None = None) -> Material:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))  # clocks differ
         .not_valid_after(now + VALID)
-        .add_extension(x509.SubjectAlternativeName([_general(n) for n in names]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([general_name(n) for n in names]), critical=False
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
@@ -59,8 +61,8 @@ def kept(folder: Path, names: Iterable[str]) -> Material:
     made = self_signed(names)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(key, made.key, 0o600)
-        _write(cert, made.chain, 0o644)
+        write(key, made.key, 0o600)
+        write(cert, made.chain, 0o644)
     except OSError as error:
         raise Unusable(f"`self_signed_dir`: {(error.strerror or 'no reason').lower()}") from None
     return made
@@ -74,14 +76,15 @@ def own_names(host: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _general(name: str) -> x509.GeneralName:
+def general_name(name: str) -> x509.GeneralName:
+    """Return a name or an address as certificates have it."""
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
         return x509.DNSName(name.encode("idna").decode() if not name.isascii() else name)
 
 
-def _write(path: Path, content: bytes, mode: int) -> None:
+def write(path: Path, content: bytes, mode: int) -> None:
     """Write a file at once, readable by those that `mode` says from its first moment on."""
     beside = path.with_suffix(path.suffix + ".new")
     beside.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from coordinator.config import Config
+from coordinator.doors.callers import is_local
 from coordinator.trust.api_server import InCluster
 from coordinator.trust.handshakes import CAUSES, Handshakes
 from coordinator.trust.proof import All, OwnCertificate, Proof, SharedToken
@@ -20,6 +21,7 @@ from coordinator.trust.token_review import ApiServer, TokenReview
 from lineside import certificates, logs
 from lineside.certificates import Files
 from lineside.clock import Clock
+from lineside.schema import split_address
 
 REFUSED_S = 60.0
 """How long a refusal is a degraded state after it."""
@@ -110,7 +112,8 @@ class TrustMetrics(Collector):
 
 def _files(config: Config) -> Files | None:
     if config.transport == "plaintext":
-        log.warning("agents connect in plaintext", listening=config.grpc)
+        if not is_local(split_address(config.grpc)[0]):
+            log.warning("agents connect in plaintext", listening=config.grpc)
         return None
     names = ("tls.cert_file", "tls.key_file", "tls.client_ca_file")
     said = config.tls
