@@ -4,7 +4,7 @@ Their fields are ours to define (docs/policies.md, docs/providers.md); see `mode
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from msgspec import Meta, field
 
@@ -122,6 +122,9 @@ SpokenApi: TypeAlias = Literal[
     "openai-embeddings",
     "anthropic-messages",
 ]
+APIS: tuple[SpokenApi, ...] = get_args(SpokenApi)
+"""Those that requests come in: there are no others."""
+NEVER_STREAMED = frozenset[SpokenApi]({"openai-embeddings"})
 
 
 class ProviderSpec(Strict, frozen=True, kw_only=True):

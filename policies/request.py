@@ -6,11 +6,11 @@ apart. Which of them fit is asked of the evaluator's own conditions.
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from math import ceil, floor
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import msgspec
 
-from policies.backends import SpokenApi
+from policies.backends import APIS
 from policies.facts import RequestFacts, Truth
 from policies.formula import Formula, Masks, Variable, atom, every, first, some
 from policies.match import Asked, Meant
@@ -24,9 +24,6 @@ Value = TypeVar("Value")
 _TRUTHS = (Truth.FALSE, Truth.UNKNOWN, Truth.TRUE)
 _FALSE, _UNKNOWN, _TRUE = 0b001, 0b010, 0b100
 
-APIS: tuple[str, ...] = get_args(SpokenApi)
-"""In which requests come."""
-
 
 class Request:
     """All requests at once. What nobody asks for is as plain as can be in each answer."""
@@ -35,7 +32,7 @@ class Request:
         self._world = world
         self._known: dict[bytes, Held] = {}
         self._tenant = _text("tenant", mentioned.tenants, ("a-tenant",))
-        self._api = _text("api", mentioned.apis, APIS)
+        self._api: Variable[str] = Variable("api", APIS if mentioned.apis else ("",))
         self._headers: dict[str, Variable[str | None]] = {
             name: Variable(("header", name), (None, *_text(name, globs, ()).values))
             for name, globs in mentioned.headers.items()

@@ -63,6 +63,7 @@ ONLY_FOUND_BY_LINT = {
     "reserved-header": "a list that grows; names of headers have no case",
     "reserved-parameter": "a list that grows",
     "set-max-tokens": "names in mappings of any value",
+    "unknown-api": "a glob against each of them",
     "unknown-backend": "other resources",
     "unknown-model": "other resources",
     "unmatchable-header": "names in mappings",

@@ -61,6 +61,10 @@ LOCAL_FIRST = (
     "help: put the local stage first, or exclude providers while the pool is not saturated"
 )
 UNKNOWN_TOO = "help: exclude providers with an `if` on the tag, which holds while it is unknown"
+ALL_APIS = (
+    "they are `openai-chat`, `openai-completions`, `openai-responses`, `openai-embeddings`, "
+    "`anthropic-messages`"
+)
 TANGLED = ", ".join(f'"*{a}{b}*"' for a, b in zip("abcdefghijklmn", "bcdefghijklmno", strict=True))
 """More globs of a kind than can be told apart."""
 
@@ -99,6 +103,27 @@ CASES = [
             "`inputTokens`"
         ],
         id="bounds with nothing between, in an `if`",
+    ),
+    pytest.param(
+        f"{RULE}    matches:\n    - {{stream: true, api: opnai-chat}}\n{REJECT}",
+        [
+            "p.yaml:8:22: unknown-api: no API that requests come in is called `opnai-chat`",
+            f"  help: did you mean `openai-chat`? {ALL_APIS}",
+        ],
+        id="an API that is misspelt",
+    ),
+    pytest.param(
+        f"{EXCLUDE}        if: {{api: 'grpc-*'}}\n        drop: {{backend: {{type: Local}}}}\n",
+        [
+            "p.yaml:10:14: unknown-api: no API that requests come in fits `grpc-*`",
+            f"  help: {ALL_APIS}",
+        ],
+        id="APIs that there are not, in an `if`",
+    ),
+    pytest.param(
+        f"{RULE}    matches:\n    - {{api: '*-embeddings', stream: true}}\n{REJECT}",
+        ["p.yaml:8:29: contradictory-match: no answer in `openai-embeddings` is streamed"],
+        id="an API whose answers are never streamed",
     ),
     pytest.param(
         f"{PROVIDER}  type: OpenAI\n  models: [{{name: m}}]\n"
@@ -564,6 +589,16 @@ CASES = [
             "that it matches"
         ],
         id="two matches that leave nothing together",
+    ),
+    pytest.param(
+        f"{RULE}    matches: [{{api: 'openai-*'}}]\n    route: {{}}\n"
+        "  - name: s\n    matches: [{api: anthropic-messages}]\n    route: {}\n"
+        "  - name: t\n    matches: [{tenant: a}]\n    route: {}\n",
+        [
+            "p.yaml:12:5: warning: unreachable-rule: rule `t` never routes: earlier rules take all "
+            "that it matches"
+        ],
+        id="matches that leave no API",
     ),
     pytest.param(
         f"{RULE}    matches: [{{tenant: a}}]\n    route: {{}}\n"

@@ -180,6 +180,10 @@ CODES: Mapping[str, Code] = {
         "another rule may then send them to a provider",
         "exclude providers with an `if` on the tag, which holds for unknown tags too",
     ),
+    "unknown-api": _error(
+        "a condition asks for an API that no request comes in",
+        "write one of the APIs of docs/policies.md, or a glob that fits one",
+    ),
     "unknown-backend": _error(
         "no backend or pool of the inventory has the name, or fits the glob",
         "correct the name, or add the resource",

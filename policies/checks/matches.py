@@ -3,9 +3,12 @@
 import re
 from collections.abc import Iterator
 
+from lineside.findings import did_you_mean
 from lineside.schema import Path
+from policies.backends import APIS, NEVER_STREAMED
 from policies.checks.codes import Found
-from policies.checks.words import listed, quoted
+from policies.checks.words import is_called, listed, quoted
+from policies.globs import compile_glob
 from policies.match import tags_of
 from policies.model import Match, Tags, Threshold
 from policies.reach import number_within
@@ -18,6 +21,8 @@ TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 def check_match(path: Path, match: Match) -> Iterator[Found]:
     """Check an entry of `matches`, or an `if`."""
     yield from _tags(path, match)
+    if match.api is not None:
+        yield from _api(path, match.api, match.stream)
     if match.input_tokens is not None:
         yield from _input_tokens((*path, "inputTokens"), match.input_tokens)
     seen: dict[str, str] = {}
@@ -38,6 +43,18 @@ def _tags(path: Path, match: Match) -> Iterator[Found]:
     if match.tags is not None and not tags_of(Match(tags=tags)):
         message = "`tags` names no tag, so that it holds for every request"
         yield Found((*path, "tags"), "empty-condition", message, "say `all`, `any` or `none`")
+
+
+def _api(path: Path, api: str, stream: bool | None) -> Iterator[Found]:
+    fits = compile_glob(api)
+    meant = {each for each in APIS if fits(each)}
+    if not meant:
+        message = f"no API that requests come in {is_called(api)}"
+        near, known = did_you_mean(api, APIS), f"they are {', '.join(map(quoted, APIS))}"
+        yield Found((*path, "api"), "unknown-api", message, f"{near} {known}".strip())
+    elif stream and meant <= NEVER_STREAMED:
+        message = f"no answer in {listed(sorted(meant))} is streamed"
+        yield Found((*path, "stream"), "contradictory-match", message)
 
 
 def _input_tokens(path: Path, threshold: Threshold) -> Iterator[Found]:

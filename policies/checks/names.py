@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from lineside.findings import did_you_mean
 from lineside.schema import Path
 from policies.checks.codes import Found
-from policies.checks.words import quoted
+from policies.checks.words import is_called
 from policies.facts import Inventory
 from policies.globs import any_of
 from policies.model import (
@@ -79,7 +79,7 @@ class Names:
 
 def _backend(path: Path, kind: str, name: str, known: set[str]) -> Iterator[Found]:
     if not any_of((name,))(known):
-        message = f"no {kind} of the inventory {_is(name)}"
+        message = f"no {kind} of the inventory {is_called(name)}"
         yield Found(path, "unknown-backend", message, did_you_mean(name, sorted(known)))
 
 
@@ -90,9 +90,5 @@ def _models(path: Path, names: Sequence[str], known: set[str]) -> Iterator[Found
 
 def _model(path: Path, name: str, known: set[str]) -> Iterator[Found]:
     if not any_of((name,))(known):
-        message = f"no model of the inventory {_is(name)}"
+        message = f"no model of the inventory {is_called(name)}"
         yield Found(path, "unknown-model", message, did_you_mean(name, sorted(known)))
-
-
-def _is(name: str) -> str:
-    return f"fits {quoted(name)}" if "*" in name else f"is called {quoted(name)}"

@@ -13,6 +13,11 @@ def quoted(word: str) -> str:
     return f"`{clipped(word)}`"
 
 
+def is_called(name: str) -> str:
+    """Return what to say of things that have a name, or one that fits a glob."""
+    return f"fits {quoted(name)}" if "*" in name else f"is called {quoted(name)}"
+
+
 def listed(words: Iterable[str]) -> str:
     """Return some words in backticks."""
     each = [quoted(word) for word in words]
