@@ -71,8 +71,11 @@ class Reflector(Generic[T]):
 
     async def prime(self) -> None:
         """Return once it is known what there is."""
-        while not self.has_listed:
-            await self._clock.sleep(await self._tried(self._list))
+        while True:
+            pause_s = await self._tried(self._list)
+            if self.has_listed:
+                return
+            await self._clock.sleep(pause_s)
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -80,10 +83,10 @@ class Reflector(Generic[T]):
             if pause_s := await self._tried(self._follow):
                 await self._clock.sleep(pause_s)
 
-    async def _tried(self, step: Callable[[], Awaitable[float | None]]) -> float:
+    async def _tried(self, step: Callable[[], Awaitable[float]]) -> float:
         """Take a step; return how long to wait before the next."""
         try:
-            return await step() or 0.0
+            return await step()
         except Gone:
             self.copy.revision = None
             return self._failed_again()
@@ -105,7 +108,7 @@ class Reflector(Generic[T]):
         self._failed = 0
         return 0.0
 
-    async def _list(self) -> None:
+    async def _list(self) -> float:
         objects: list[Object] = []
         token = ""
         while True:
@@ -128,6 +131,7 @@ class Reflector(Generic[T]):
         self.heard_at = self._clock.monotonic()
         if has_changed or first:
             self._tell()
+        return 0.0
 
     async def _watch(self, revision: str) -> None:
         limit_s = WATCH_S * (1 + self._rng.random() / 2)

@@ -35,6 +35,10 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key_variables: tuple[Name, ...] = ()
     """Variables of the environment that custom resources may name as keys. None: no variable."""
 
+    pod_deletion_cost: bool = False
+    """Write what each engine's cache is worth to its pod, as the annotation by which scaling down
+    chooses. The leader alone writes; it takes the right to patch pods."""
+
     @property
     def is_on(self) -> bool:
         """Whether a cluster is read."""
@@ -48,6 +52,9 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if EVERY in self.namespaces and len(self.namespaces) > 1:
             text = "`*` is every namespace, and others are named beside it"
             yield Problem((("namespaces",),), "no-use", text, "keep `*` alone, or leave it out")
+        if self.pod_deletion_cost and not self.is_on:
+            text = "`pod_deletion_cost` has no use where no cluster is read"
+            yield Problem((("pod_deletion_cost",),), "no-use", text, "set `access`")
         for name in ("kubeconfig", "context"):
             if self.access != "kubeconfig" and getattr(self, name) is not None:
                 text = f"`{name}` has no use where `access` is `{self.access}`"

@@ -37,6 +37,7 @@ class Api:
     url: str
     kubeconfig: Path
     kubectl_file: Path
+    process: "Process"
 
     def ask(
         self,
@@ -66,6 +67,35 @@ _TRUSTING.check_hostname = False
 _TRUSTING.verify_mode = ssl.CERT_NONE  # its certificate is made for this run, on loopback
 
 
+class Process:
+    """One program, which a test may kill and start again."""
+
+    def __init__(self, log: Path, *words: str | Path) -> None:
+        self._log, self._words = log, words
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as output:
+            self._running = subprocess.Popen(
+                self._words, stdout=output, stderr=output, cwd=self._log.parent
+            )
+
+    def kill(self) -> None:
+        """End it as a lost machine would."""
+        if self._running is not None:
+            self._running.kill()
+            self._running.wait()
+
+    def stop(self) -> None:
+        if self._running is None:
+            return
+        self._running.terminate()
+        try:
+            self._running.wait(10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
 @contextmanager
 def api_server(tools: Path, folder: Path) -> Iterator[Api]:
     """Run etcd and the API server until the block ends."""
@@ -88,28 +118,21 @@ def api_server(tools: Path, folder: Path) -> Iterator[Api]:
     )
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(json.dumps(_kubeconfig(f"https://127.0.0.1:{port}")))
-    with _running(folder / "etcd.log", *etcd), _running(folder / "crdserver.log", *server):
-        api = Api(f"https://127.0.0.1:{port}", kubeconfig, tools / "kubectl")
-        _wait_for(api, folder)
-        yield api
-
-
-@contextmanager
-def _running(log: Path, *words: str | Path) -> Iterator[None]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(words, stdout=output, stderr=output, cwd=log.parent)
+    store = Process(folder / "etcd.log", *etcd)
+    process = Process(folder / "crdserver.log", *server)
+    store.start()
+    process.start()
     try:
-        yield
+        api = Api(f"https://127.0.0.1:{port}", kubeconfig, tools / "kubectl", process)
+        wait_for(api, folder)
+        yield api
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.stop()
+        store.stop()
 
 
-def _wait_for(api: Api, folder: Path) -> None:
+def wait_for(api: Api, folder: Path) -> None:
+    """Return once it answers."""
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
         try:
