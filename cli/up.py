@@ -155,14 +155,33 @@ def _option(key: str, value: str) -> str | int | list[str]:
         if wrong := next((each for each in uuids if not each.startswith("GPU-")), None):
             raise BadEngine(f"`{wrong}` is not a GPU's UUID: `nvidia-smi -L` prints them")
         return uuids
-    if key == "tokenizer" and not hub.is_name(value):
-        directory = Path(value).expanduser()
-        if not (directory / "tokenizer.json").is_file():
-            raise BadEngine(f"there is no tokenizer.json in `{value}`, and it is no ORG/NAME")
-        return str(directory.resolve())
+    if key == "tokenizer":
+        return _tokenizer(value)
     if key in ("kv", "replay") and not value.startswith(("tcp://", "ipc://")):
         raise BadEngine(
             f"`{key}={value}` is not a ZMQ endpoint: write tcp://HOST:PORT or ipc://PATH"
+        )
+    return value
+
+
+def _tokenizer(value: str) -> str:
+    """Return a folder, or a name at a hub: only what cannot be meant for a folder is one."""
+    folder, at_hub = Path(value).expanduser(), "at a model hub it is ORG/NAME or ORG/NAME@REVISION"
+    if folder.is_dir():
+        if not (folder / "tokenizer.json").is_file():
+            raise BadEngine(f"there is no tokenizer.json in `{value}`")
+        return str(folder.resolve())
+    if folder.is_file():
+        raise BadEngine(f"`tokenizer={value}` is a file: name the folder that it is in")
+    is_deep = value.partition("@")[0].count("/") > 1
+    if value[0] in "/.~\\" or is_deep or value.endswith("/"):
+        raise BadEngine(f"there is no folder `{value}`; {at_hub}")
+    if not hub.is_name(value):
+        raise BadEngine(f"`tokenizer={value}` is no folder here, and no name of a hub: {at_hub}")
+    if "@" not in value and folder.parent.is_dir():
+        raise BadEngine(
+            f"there is a folder `{folder.parent}` here, and no `{folder.name}` in it;"
+            f" if a model at a hub is meant, write {value}@main"
         )
     return value
 

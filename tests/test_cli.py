@@ -12,6 +12,7 @@ from cli.traffic import Sample
 from cli.up import BadEngine, parse_engine
 
 MODEL = Path(__file__).parent.parent / "simulate" / "model"
+FILE = MODEL / "tokenizer.json"
 
 
 @pytest.mark.parametrize(
@@ -58,13 +59,36 @@ def test_an_engine_is_read(text: str, engine: dict[str, Any]) -> None:
         pytest.param("http://h:1,kv=5557", "is not a ZMQ endpoint", id="a bare port for events"),
         pytest.param("http://h:1,kvs=tcp://h:1", "`kv=`", id="an unknown option"),
         pytest.param("http://h:1,rank=x", "not a number", id="a rank that is no number"),
-        pytest.param("http://h:1,tokenizer=/nowhere", "no tokenizer.json", id="no tokenizer"),
+        pytest.param("http://h:1,tokenizer=/nowhere", "no folder `/nowhere`", id="no folder"),
+        pytest.param("http://h:1,tokenizer=./org/name", "no folder `./org/name`", id="a path"),
+        pytest.param("http://h:1,tokenizer=~/qwen", "no folder `~/qwen`", id="none at home"),
+        pytest.param("http://h:1,tokenizer=a/b/c", "no folder `a/b/c`", id="too deep for a hub"),
+        pytest.param("http://h:1,tokenizer=org/", "no folder `org/`", id="a folder's slash"),
+        pytest.param("http://h:1,tokenizer=/", "no tokenizer.json in `/`", id="no tokenizer"),
+        pytest.param(f"http://h:1,tokenizer={FILE}", "name the folder", id="a file"),
+        pytest.param("http://h:1,tokenizer=qwen", "no name of a hub: at a model", id="one word"),
+        pytest.param("http://h:1,tokenizer=org/a--b", "no name of a hub", id="no hub's name"),
+        pytest.param("http://h:1,tokenizer=org/ä", "no name of a hub", id="not in ASCII"),
         pytest.param("http://h:1,gpus=0", "is not a GPU's UUID", id="a GPU's index"),
     ],
 )
 def test_what_cannot_be_read_is_explained(text: str, words: str) -> None:
     with pytest.raises(BadEngine, match=words):
         parse_engine(text)
+
+
+def test_a_name_whose_folder_is_here_is_not_taken_for_a_hubs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_engine("http://h:1,tokenizer=models/qwen")["tokenizer"] == "models/qwen"
+    (tmp_path / "models").mkdir()
+    with pytest.raises(BadEngine, match=r"no `qwen` in it; .* write models/qwen@main"):
+        parse_engine("http://h:1,tokenizer=models/qwen")
+    meant = parse_engine("http://h:1,tokenizer=models/qwen@main")["tokenizer"]
+    assert meant == "models/qwen@main"
+    with pytest.raises(BadEngine, match="no folder `models/qwen/`"):
+        parse_engine("http://h:1,tokenizer=models/qwen/")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,11 @@ FILES = (
 FETCH_S = 600.0
 """For all files of a model; some vocabularies have 30 MB."""
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
+NAME_CHARS = 96
+"""A longer name is no hub's."""
+
+_WORD = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?"
+_NAME = re.compile(rf"(?P<name>{_WORD}/{_WORD})(@[\w./-]+)?", re.ASCII)
 
 
 class Unfetched(Exception):
@@ -35,8 +39,15 @@ class Unfetched(Exception):
 
 
 def is_name(source: str) -> bool:
-    """Whether this is ORG/NAME or ORG/NAME@REVISION rather than a directory."""
-    return _NAME.fullmatch(source) is not None and not Path(source).is_dir()
+    """Whether this is ORG/NAME or ORG/NAME@REVISION rather than a directory.
+
+    With what no hub lets into a name it is none: `--`, `..`, an end in `.git`.
+    """
+    found = _NAME.fullmatch(source)
+    if found is None or len(name := found["name"]) > NAME_CHARS:
+        return False
+    is_odd = "--" in name or ".." in name or name.endswith(".git")
+    return not is_odd and not Path(source).is_dir()
 
 
 @dataclass(slots=True)

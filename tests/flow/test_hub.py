@@ -146,6 +146,12 @@ def hello() -> Canonical:
         pytest.param("../acme", False, id="a relative path"),
         pytest.param("a/b/c", False, id="a longer path"),
         pytest.param("acme/tiny --x", False, id="more than a name"),
+        pytest.param("acme/tiny--x", False, id="two dashes, which hubs keep to themselves"),
+        pytest.param("acme/tiny..x", False, id="two dots"),
+        pytest.param("acme/tiny-", False, id="a dash at the end"),
+        pytest.param("acme/tiny.git", False, id="the end of a repository's address"),
+        pytest.param("acme/tïny", False, id="letters that are not ASCII"),
+        pytest.param("acme/" + "x" * 92, False, id="too long"),
     ],
 )
 def test_names_are_told_from_paths(source: str, named: bool) -> None:
