@@ -183,10 +183,12 @@ class Columns:
             else {}
         )
 
-    def ranking(self, places: Sequence[int]) -> list[float | None]:
+    def ranking(self, places: Sequence[int]) -> Sequence[float | None]:
         """Return what orders places by predicted time to first token."""
         if len(self.parts) == 1:
             (part,) = self.parts
+            if places == part.field.places:
+                return part.ranking  # nearly always
             at, cost, provider = part.field.at.get, part.ranking, self._outlook.provider_ttft_s
             return [provider(p) if (n := at(p)) is None else cost[n] for p in places]
         found, provider = self._found.get, self._outlook.provider_ttft_s

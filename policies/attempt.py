@@ -8,7 +8,7 @@ from policies.drop import BoundDrop
 from policies.masks import Masks
 from policies.model import Stage
 from policies.stage import BoundStage
-from policies.verdict import DEFAULT
+from policies.verdict import DEFAULT, Source
 
 
 class BoundRule:
@@ -35,6 +35,11 @@ class BoundRule:
         self.stages = tuple(
             BoundStage(name, stage, masks) for name, stage in written or [("default", Stage())]
         )
+        self.sources = {
+            stage.name: Source(self.source.policy, self.source.rule, stage.name)
+            for stage in self.stages
+        }
+        """What a choice of each stage is put down to."""
         self.staged = 0
         """What is in some stage."""
         for stage in self.stages:

@@ -10,9 +10,10 @@ from policies.attempt import Attempt, BoundRule, attempts
 from policies.drop import BoundDrop
 from policies.facts import Measured, places
 from policies.match import Asked
+from policies.ranking import Ranking
 from policies.stage import Columns
 from policies.story import Story
-from policies.verdict import Chosen, Denied, Empty, Ranked, Source
+from policies.verdict import Chosen, Denied, Empty, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,8 @@ class Course:
             columns = Columns(measured, places(attempt.alive & ~out), len(ties))
             alive = story.drop(attempt, columns, out)
             if alive:
-                ranked: list[Ranked] = []
-                for stage in attempt.rule.stages:
-                    ranked += stage.rank(alive, columns, ties, conversation)
-                    alive &= ~stage.mask
-                return story.chosen(attempt, tuple(ranked))
+                stages = attempt.rule.stages
+                return story.chosen(attempt, Ranking(stages, alive, columns, ties, conversation))
         return story.empty(self.attempts[-1])
 
 

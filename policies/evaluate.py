@@ -56,7 +56,8 @@ class Plan:
         """
         # Each target has one number in all stages and for all shadow policies. Two that are worlds
         # apart in nothing but a tie then choose the same.
-        ties = [rng.random() for _ in self.inventory.targets]
+        draw = rng.random
+        ties = [draw() for _ in self.inventory.targets]
         # Without a conversation there is nothing to be stable over; shares still get their part.
         conversation = self.facts.conversation or f"{rng.getrandbits(64):x}"
         verdict = self.course.run(measured, ties, conversation, out)

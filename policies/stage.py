@@ -37,7 +37,7 @@ class Columns:
 
     def _spread(self, values: Values) -> Values:
         if self._whole:
-            return list(values)  # our own: reasons are read later
+            return values
         column: list[float | None] = [None] * self._size
         for place, value in zip(self._targets, values, strict=True):
             column[place] = value
@@ -47,9 +47,10 @@ class Columns:
 class BoundStage:
     """A stage over one inventory."""
 
-    __slots__ = ("_highest", "_measure", "_models", "_order", "_ranked", "_shares", "mask")
+    __slots__ = ("_highest", "_measure", "_models", "_order", "_ranked", "_shares", "mask", "name")
 
     def __init__(self, name: str, stage: Stage, masks: Masks) -> None:
+        self.name = name
         self._ranked = masks.ranked(name)
         backend = BackendSelector(type=stage.type, names=stage.names, labels=stage.labels)
         self.mask = masks.part(backend=backend, models=stage.models)
@@ -66,6 +67,19 @@ class BoundStage:
             self.mask &= _union(mask for _, mask in self._shares)
         self._highest = stage.minimize is None and stage.maximize is not None
         self._measure = stage.minimize or stage.maximize or Measure.PREDICTED_TTFT
+
+    def best(
+        self, alive: int, columns: Columns, ties: Sequence[float], conversation: str
+    ) -> Ranked | None:
+        """Return the first of what `rank` returns; `None`: the stage takes no survivor.
+
+        Nearly always it is all that anybody asks for, at a tenth of the cost.
+        """
+        alive &= self.mask
+        if not alive:
+            return None
+        group = next(iter(self._groups(alive, conversation)))
+        return self._ranked[self._first(places(group), columns, ties)]
 
     def rank(
         self, alive: int, columns: Columns, ties: Sequence[float], conversation: str
@@ -107,13 +121,35 @@ class BoundStage:
                 here[place][1] & share for place in stable_order(each, within(conversation))
             )
 
+    def read(self, alive: int, columns: Columns) -> None:
+        """Have all measured that `rank` may ask for."""
+        if (alive & self.mask).bit_count() > 1:
+            self._values(columns)
+
+    def _values(self, columns: Columns) -> Values:
+        if self._measure is Measure.PREDICTED_TTFT and not self._highest:
+            return columns.ranking()
+        return columns.of(self._measure)
+
+    def _first(self, targets: Sequence[int], columns: Columns, ties: Sequence[float]) -> int:
+        """Return the first of what `_sorted` returns, without sorting."""
+        if len(targets) == 1:
+            return targets[0]
+        values = self._values(columns)
+        read = list(map(values.__getitem__, targets))
+        known = [each for each in read if each is not None]
+        best = (max(known) if self._highest else min(known)) if known else None
+        if read.count(best) == 1:
+            return targets[read.index(best)]
+        return min(
+            (place for place, each in zip(targets, read, strict=True) if each == best),
+            key=ties.__getitem__,
+        )
+
     def _sorted(self, targets: Sequence[int], columns: Columns, ties: Sequence[float]) -> list[int]:
         if len(targets) < 2:
             return list(targets)
-        if self._measure is Measure.PREDICTED_TTFT and not self._highest:
-            values = columns.ranking()
-        else:
-            values = columns.of(self._measure)
+        values = self._values(columns)
         read = [values[place] for place in targets]
         if len(set(read)) < len(read):
             targets = sorted(targets, key=ties.__getitem__)  # sorting on keeps it among equals

@@ -1,6 +1,6 @@
 """What happens to one request while its routes are tried, put together for the record. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from policies.attempt import Attempt
 from policies.drop import BoundDrop
@@ -42,12 +42,12 @@ class Story:
             )
         return alive
 
-    def chosen(self, attempt: Attempt, ranked: tuple[Ranked, ...]) -> Chosen:
+    def chosen(self, attempt: Attempt, ranked: Sequence[Ranked]) -> Chosen:
         """Tell of a route that left a target."""
         self._rest(attempt)
         rule = attempt.rule
         return Chosen(
-            source=Source(rule.source.policy, rule.source.rule, ranked[0].stage),
+            source=rule.sources[ranked[0].stage],
             ranked=ranked,
             taken=tuple(self._taken),
             set=rule.set,
@@ -84,5 +84,7 @@ class Story:
     def _rest(self, attempt: Attempt) -> None:
         """Account for what the last route left aside."""
         source = attempt.rule.source
-        self._take(Taken(source, self._tried & ~attempt.candidates & ~self._seen, "not considered"))
-        self._take(Taken(source, attempt.unstaged & ~self._seen, "in no stage"))
+        if aside := self._tried & ~attempt.candidates & ~self._seen:
+            self._take(Taken(source, aside, "not considered"))
+        if aside := attempt.unstaged & ~self._seen:
+            self._take(Taken(source, aside, "in no stage"))

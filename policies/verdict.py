@@ -111,7 +111,7 @@ class Chosen:
 
     source: Source
     """Policy and rule of the route, and the winner's stage."""
-    ranked: tuple[Ranked, ...]
+    ranked: Sequence[Ranked]
     taken: tuple[Taken, ...] = ()
     """Each target that was dropped is in one of them."""
     set: SetFields | None = None

@@ -518,6 +518,14 @@ def test_only_what_conditions_need_is_measured() -> None:
     assert asked == [("QueuedPrompts", [0, 1])]
 
 
+def test_fallbacks_are_those_of_the_moment_that_decided() -> None:
+    rules = "- {route: {select: [{type: Local}, {type: Provider, minimize: Cost}]}}"
+    cost: list[float | None] = [None, None, None, 1.0, 2.0, None]
+    found = verdict([policy(rules)], request(), measured({Measure.COST: cost}))
+    cost[3] = 3.0
+    assert said(found) == "e0 e1 | bedrock databricks"
+
+
 def test_a_target_that_cannot_serve_is_neither_chosen_nor_measured_nor_said_to_be_dropped() -> None:
     rules = """
     - route:

@@ -39,6 +39,7 @@ def told(verdict: Chosen | Empty | Denied, answer: Answer) -> Answer:
     if isinstance(verdict, Denied):
         return Answer(str(verdict.source), status=verdict.status)
     ranked = list(verdict.ranked) if isinstance(verdict, Chosen) else []
+    assert not isinstance(verdict, Chosen) or verdict.ranked[0] == ranked[0]
     groups: list[tuple[str, set[int]]] = []
     for _, tied in answer.ranked:
         part, ranked = ranked[: len(tied)], ranked[len(tied) :]
