@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from cli import admin, members
+from cli import admin, members, pools
 from cli.admin import Listener, ask
 from cli.children import CouldNotRun
 from cli.commands import Subcommands
@@ -60,6 +60,7 @@ def add_to(commands: Subcommands) -> None:
     admin.add_options(policies)
     policies.set_defaults(run=lambda arguments: asyncio.run(_policies(arguments)))
     members.add_to(things)
+    pools.add_to(things)
     decisions = things.add_parser(
         "decisions",
         help="recent decisions, or one of them explained",
@@ -172,11 +173,25 @@ def policies_shown(said: Mapping[str, Any]) -> Group:
         notes.append(f"from {text(said['source'])}")
     if said.get("rolled_back"):
         notes.append("rolled back: what is in the folder is not in force until it changes")
-    if said.get("rejected"):
+    if (cluster := said.get("cluster")) is not None:
+        notes += _of_cluster(said, cluster)
+    elif said.get("rejected"):
         notes.append("the last edit was rejected; the set before it is in force")
     notes += [_finding(finding) for finding in said.get("findings") or ()]
     table_or_word = rows if rows.row_count else Text("no policy is in force: the default rule is")
     return Group(table_or_word, *(Text(note) for note in notes))
+
+
+def _of_cluster(said: Mapping[str, Any], cluster: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what is to be known of custom resources."""
+    if said.get("rejected"):
+        yield "some resources are wrong; of those the last good form is in force, or nothing"
+    if cluster["away"]:
+        yield text(f"the cluster cannot be read, so this may be old: {cluster['away']}")
+    if cluster["missing"]:
+        yield text(f"not installed: {', '.join(cluster['missing'])}")
+    if cluster["status_problem"]:
+        yield text(f"statuses are not written: {cluster['status_problem']}")
 
 
 def _finding(finding: Mapping[str, Any]) -> str:

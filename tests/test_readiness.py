@@ -1,11 +1,14 @@
 """When a coordinator is ready, what it waits for, and what it says it serves around."""
 
+from pathlib import Path
+
 import pytest
 
 from coordinator.caches import Caches
 from coordinator.cap import IndexCap, State
 from coordinator.discovery import NOT_ASKED
 from coordinator.readiness import CODES, FILL_S, Readiness
+from coordinator.resources import ResourceFolder
 from coordinator.state.numbering import Numbering
 from coordinator.state.pulse import Pulse
 from coordinator.state.secret import Secret
@@ -152,3 +155,20 @@ def test_engines_without_events_are_ready_and_said_to_be(start: Start) -> None:
 def test_shutting_down_is_the_only_reason_that_counts(start: Start) -> None:
     start.cell.service.draining = True
     assert start.readiness.reasons() == ["shutting down"]
+
+
+def test_a_cluster_that_cannot_be_read_degrades(start: Start) -> None:
+    class Resources(ResourceFolder):
+        away = "cannot connect"
+
+    resources = Resources(Path("none"), start.cell.service.decider.rules, lambda _: None)
+    readiness = Readiness(
+        start.cell.service,
+        start.cap,
+        start.numbering,
+        start.pulse,
+        resources,
+    )
+    assert ("kubernetes_away", "the cluster cannot be read: cannot connect") in [
+        tuple(reason) for reason in readiness.degraded()
+    ]
