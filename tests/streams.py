@@ -21,7 +21,7 @@ from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Peers
 from coordinator.state.secret import Secret
 from coordinator.state.stores.sqlite import SqliteStore
-from coordinator.trust.proof import SharedToken
+from coordinator.trust.proof import Proof, SharedToken
 from lineside.clock import SystemClock
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, ModelName, NodeId
 from lineside.signals import Events, Load, NodeGpus, Status
@@ -143,6 +143,8 @@ class Coordinator:
     address: str = "127.0.0.1:0"
     store: str = ":memory:"
     peers: Peers = field(default_factory=Peers)
+    proof: Proof = field(default_factory=lambda: SharedToken(TOKEN))
+    noted: Callable[[str], None] = lambda _: None
     servicer: AgentsServicer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -154,10 +156,11 @@ class Coordinator:
             Secret(SECRET),
             CLOCK,
             "c1",
-            SharedToken(TOKEN),
+            self.proof,
             self.numbering,
             self.inflight,
             self.peers,
+            self.noted,
         )
 
     def assign(self, *engines: Engine) -> None:
