@@ -6,7 +6,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +29,7 @@ from coordinator.doors.admin import Admin
 from coordinator.doors.asides import Asides
 from coordinator.doors.cross_origin import CrossOrigin
 from coordinator.doors.door_http import Door
+from coordinator.doors.envoy.addresses import Addresses
 from coordinator.doors.envoy.doors import EnvoyDoor, EnvoyMetrics
 from coordinator.doors.gateway_doors import DoorMetrics, GatewayDoors, keys_of
 from coordinator.doors.holding import Holding
@@ -139,9 +140,10 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     )
     core = _core(config, stack, probes, secret, registry, keys)
     kept = LearnedStore(core.learned, store)
-    await kept.load()
     exclusions = Exclusions(core.breakers, core.service.decider.cooldowns, store, SystemClock())
-    await exclusions.load()
+    if secret.value is not None:  # else the store is away, and both load before their first write
+        await kept.load()
+        await exclusions.load()
     discovery = _discovery(config, core, probes, credentials)
     numbering = Numbering(store, core.cluster)
     trust = AgentTrust(config, SystemClock())
@@ -153,7 +155,11 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     if cluster is not None:
         tenure = state.members.tenure
         cluster.stand(Leadership(store, tenure, "statuses", agents.name, SystemClock()))
-    readiness = Readiness(core.service, cap, numbering, state.pulse, source, trust.degraded)
+    addresses = Addresses(core.cluster, SystemClock())
+    stack.callback(addresses.close)
+    readiness = Readiness(
+        core.service, cap, numbering, state.pulse, source, partial(_others, trust, addresses)
+    )
     gauges = Gauges(core.service, readiness, core.caches, cap, agents.counters, lambda: lag.seconds)
     providers = ProviderViews(core.service, lambda: keys.problems)
     to_engines = await stack.enter_async_context(dispatch.session(credentials))
@@ -161,7 +167,9 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     holding = Holding(core.cluster, core.service.clock, asides)
     listing = Listing(core.service)
     gateways = GatewayDoors(config, core.service, readiness, keys_of(credentials, keys), holding)
-    envoy = EnvoyDoor(config, core.service, gateways.queries, gateways.callers, holding, listing)
+    envoy = EnvoyDoor(
+        config, core.service, gateways.queries, gateways.callers, holding, listing, addresses
+    )
     for metrics in (
         state,
         gauges,
@@ -341,6 +349,11 @@ async def _source(
     if config.resources is None:
         return StoredResources(store, rules, told, clock)
     return ResourceFolder(Path(config.resources), rules, told)
+
+
+def _others(trust: AgentTrust, addresses: Addresses) -> Iterator[tuple[str, str]]:
+    yield from trust.degraded()
+    yield from addresses.degraded()
 
 
 def _door(

@@ -4,6 +4,7 @@ Agents follow the assignment with the highest number among their coordinators. A
 when the engines do, so the store sees one small write for each change and none for a restart.
 """
 
+import asyncio
 from collections.abc import Iterable
 from hashlib import sha256
 
@@ -14,6 +15,9 @@ from coordinator.engines import Engine
 from coordinator.state.store import Store, Stored, StoreUnavailable
 
 KEY = "cluster/assignment"
+
+ANSWER_S = 2.0
+"""For the store. Agents wait for it when a coordinator starts, or engines change."""
 
 
 class _Numbered(msgspec.Struct, frozen=True):
@@ -54,9 +58,12 @@ class Numbering:
         revision, number, self.away = self._cluster.revision, self.number, ""
         self._is_lost = False
         try:
-            number = await self._numbered(_fingerprint(self._cluster.assigned()))
+            async with asyncio.timeout(ANSWER_S):
+                number = await self._numbered(_fingerprint(self._cluster.assigned()))
         except StoreUnavailable as error:
             self.away = str(error)
+        except TimeoutError:
+            self.away = f"no number within {ANSWER_S:g} s"
         before = self.revision, self.number
         self.revision, self.number = revision, number
         return before != (revision, number)

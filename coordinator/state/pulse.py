@@ -32,7 +32,7 @@ class Pulse:
 
         A secret that is not known yet is taken from the store as soon as that is there.
         """
-        self.away = ""
+        self.away = "" if secret.value is not None else "it did not answer at the start"
         """Why the store does not answer; empty: it does."""
         self.is_foreign = False
         """Whether it holds the secret of another cluster: both sides' block keys differ."""

@@ -70,6 +70,19 @@ class Cluster:
         found = [line for line in lines if line.startswith("lineside_degraded{")]
         return {line.split('"')[1] for line in found if float(line.split()[-1])}
 
+    async def ready(self, name: str) -> tuple[bool, list[str]]:
+        """Return whether a coordinator is ready, and why not."""
+        said = await self.ask(name, "/readyz")
+        return said["ready"], said["reasons"]
+
+    async def completed(self, name: str) -> tuple[int, str]:
+        """Send a request; return its status, and what is said of a refusal."""
+        body = {"model": MODEL, "prompt": [*PREFIX, 1, 2, 3], "max_tokens": 1}
+        url = f"http://{self.http[name]}/v1/completions"
+        async with self.session.post(url, json=body) as answer:
+            said = await answer.json()
+            return answer.status, said.get("error", {}).get("message", "")
+
     async def overlap(self, name: str) -> int | None:
         """Return the tokens that a coordinator knows to be cached of a prompt with the prefix."""
         body = {"model": MODEL, "prompt": [*PREFIX, 1, 2, 3], "max_tokens": 1}
@@ -95,8 +108,8 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(folder: Path, store: str) -> AsyncIterator[Cluster]:
-    """Run an engine, three coordinators and an agent."""
+async def cluster(folder: Path, store: str, **settings: Any) -> AsyncIterator[Cluster]:
+    """Run an engine, three coordinators with further `settings`, and an agent."""
     ports = [f"127.0.0.1:{port}" for port in free_ports(12)]
     engine, kv, replay, *rest = ports
     http, grpc, admin = (dict(zip(NAMES, rest[n : n + 3], strict=True)) for n in (0, 3, 6))
@@ -115,6 +128,7 @@ async def cluster(folder: Path, store: str) -> AsyncIterator[Cluster]:
             "grpc": grpc[name],
             "admin": admin[name],
             "store": store,
+            **settings,
         }
         words = ["coordinator.main", "--config", "-"]
         processes[name] = Process(name, words, config, folder / f"{name}.log")
