@@ -24,6 +24,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "engines, keys and policies": {
         "coordinator": {
             "config": {"engines": ENGINES, "drain_s": 60, "timeouts": {"total_s": 600}},
+            "kubernetes": {"enabled": False},
             "secrets": ["vllm"],
             "resources": {"all.yaml": POLICY},
             "env": [
@@ -34,9 +35,30 @@ GOOD: dict[str, dict[str, Any]] = {
             ],
         }
     },
-    "policies of one's own": {"coordinator": {"resourcesConfigMap": "policies"}},
+    "policies of one's own": {
+        "coordinator": {"resourcesConfigMap": "policies", "kubernetes": {"enabled": False}}
+    },
     "tokens in the release": {
-        "tokens": {"create": True, "agentToken": "a", "adminToken": "b", "secret": "mine"}
+        "tokens": {"create": True, "agentToken": "a", "adminToken": "b", "secret": "mine"},
+        "agent": {"proof": "token"},
+    },
+    "agents' streams in plaintext, to whoever comes": {
+        "tls": {"source": "plaintext"},
+        "agent": {"proof": "none"},
+    },
+    "agents' certificate from cert-manager": {
+        "tls": {"source": "cert-manager", "issuer": {"name": "ca"}, "secret": "agents"}
+    },
+    "tokens that name no node": {"agent": {"needsNode": False}},
+    "resources of other namespaces": {
+        "coordinator": {
+            "kubernetes": {"namespaces": ["models", "inference"], "podDeletionCost": True}
+        }
+    },
+    "resources of every namespace": {"coordinator": {"kubernetes": {"namespaces": ["*"]}}},
+    "nothing asked of the API server": {
+        "coordinator": {"kubernetes": {"enabled": False}, "config": {"engines": ENGINES[:1]}},
+        "agent": {"proof": "token"},
     },
     "gateways, self-signed": {
         "coordinator": {
@@ -99,7 +121,11 @@ GOOD: dict[str, dict[str, Any]] = {
             "clients": [{"namespaceSelector": {"matchLabels": {"team": "a"}}}],
             "gateways": [{"namespaceSelector": {"matchLabels": {"team": "gw"}}}],
             "monitoring": [{"namespaceSelector": {"matchLabels": {"team": "mon"}}}],
-            "engines": {"selector": {"app": "vllm"}},
+            "engines": {
+                "selector": {"app": "vllm"},
+                "namespaces": ["models", "inference"],
+                "gateways": [{"namespaceSelector": {"matchLabels": {"team": "gw"}}}],
+            },
         },
         "monitoring": {"enabled": True, "interval": "30s", "labels": {"release": "prom"}},
     },
@@ -115,14 +141,38 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"coordinator": {"autoscaling": {"enabled": True}}},
         "several coordinators need a store that they share",
     ),
-    "tokens that nobody gave": (
-        {"tokens": {"create": True}},
-        "tokens.create needs tokens.agentToken and tokens.adminToken",
+    "tokens that nobody gave": ({"tokens": {"create": True}}, "tokens.create needs"),
+    "a token of agents that nobody gave": (
+        {"tokens": {"create": True, "adminToken": "b"}, "agent": {"proof": "token"}},
+        "needs tokens.agentToken",
     ),
     "two sources of policies": (
-        {"coordinator": {"resources": {"a.yaml": ""}, "resourcesConfigMap": "b"}},
+        {
+            "coordinator": {
+                "resources": {"a.yaml": ""},
+                "resourcesConfigMap": "b",
+                "kubernetes": {"enabled": False},
+            }
+        },
         "not both",
     ),
+    "files with policies beside the cluster's": (
+        {"coordinator": {"resources": {"a.yaml": ""}}},
+        "set coordinator.kubernetes.enabled=false",
+    ),
+    "every namespace, and another": (
+        {"coordinator": {"kubernetes": {"namespaces": ["*", "a"]}}},
+        "keep it alone",
+    ),
+    "costs of pods that are not read": (
+        {"coordinator": {"kubernetes": {"enabled": False, "podDeletionCost": True}}},
+        "podDeletionCost needs coordinator.kubernetes.enabled",
+    ),
+    "no issuer of agents' certificate": (
+        {"tls": {"source": "cert-manager"}},
+        "tls.source cert-manager needs tls.issuer.name",
+    ),
+    "no way of protection": ({"tls": {"source": "self-signed"}}, "source"),
     "gateways that nobody named": (
         {"coordinator": {"route": {"enabled": True}}},
         "coordinator.config.gateways.allowed",

@@ -103,7 +103,6 @@ def vllm(*args: str, **more: Any) -> dict[str, Any]:
         "name": "vllm",
         "image": "vllm/vllm-openai:v0.32.0",
         "args": list(args or ARGS),
-        "env": [{"name": "VLLM_API_KEY", "valueFrom": {}}],
     }
     return pod("vllm-a-0", containers=[container], labels={"app": "vllm"}, **more)
 

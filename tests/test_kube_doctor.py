@@ -449,24 +449,26 @@ PROBLEMS: dict[str, tuple[Callable[[dict[str, Any]], None], str, str, str, str]]
         "vLLM before 0.10 is not known",
         "use a newer release",
     ),
-    "an engine without a key": (
-        lambda answers: (
-            pods(vllm())(answers),
-            answers[f"{CORE}/pods"]["items"][-1]["spec"]["containers"][0].update(env=[]),
-            answers.update(
-                {
-                    POLICIES: listed(
-                        policy("c", component("coordinator")),
-                        policy("a", component("agent")),
-                        policy("e", {"app": "vllm"}, AGENTS_ALONE, {"ports": [{"port": 8000}]}),
-                    )
-                }
+    "an HTTP port for everybody": (
+        changed(
+            POLICIES,
+            listed(
+                policy("c", component("coordinator")),
+                policy("a", component("agent")),
+                policy("e", {"app": "vllm"}, AGENTS_ALONE, {"ports": [{"port": 8000}]}),
             ),
         ),
         "engine",
         "warning",
         "anybody in the cluster may send it requests, past every policy and limit",
-        "VLLM_API_KEY",
+        "networkPolicies.engines.selector",
+    ),
+    "a key that coordinators do not know": (
+        pods(vllm("--api-key=k", *ARGS)),
+        "engine",
+        "problem",
+        "it asks for a key, and of pods that a worker set selects coordinators know none",
+        "NetworkPolicy",
     ),
     "no engines": (
         lambda answers: answers.update(

@@ -10,9 +10,11 @@ import pytest
 import yaml
 
 from agent.config import AgentConfig
+from cli.kube.needs import of_coordinators
 from coordinator.config import Config
 from lineside.schema import settings_of
 from lineside.settings import read
+from policies.crd import NAMINGS
 from tests.generators import manifests
 
 ROOT = Path(__file__).parent.parent
@@ -104,7 +106,7 @@ def _listeners(config: Any) -> Iterator[str]:
 @pytest.mark.parametrize("component", SETTINGS)
 def test_a_container_has_no_more_rights_than_it_needs(component: str) -> None:
     pod = PODS[component]
-    assert pod["automountServiceAccountToken"] is False
+    assert pod["automountServiceAccountToken"] is (component == "coordinator")
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] > 0
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
@@ -126,6 +128,33 @@ def test_variables_are_settings(component: str) -> None:
     assert ours and ours <= known
 
 
+def test_a_coordinator_may_do_what_it_needs_and_no_more() -> None:
+    made = [each for each in documents(RENDERED[0]) if each["kind"] in ("Role", "ClusterRole")]
+    granted = {
+        f"{verb} {resource}.{group}".rstrip(".")
+        for role in made
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert granted == {str(need) for need in of_coordinators()}
+    bound = [each for each in documents(RENDERED[0]) if each["kind"].endswith("RoleBinding")]
+    account = {"kind": "ServiceAccount", "name": "lineside-coordinator", "namespace": "lineside"}
+    assert [each["subjects"] for each in bound] == [[account], [account]]
+    assert {each["roleRef"]["name"] for each in bound} == {
+        each["metadata"]["name"] for each in made
+    }
+    agents = {each["kind"] for each in documents(RENDERED[2])}
+    assert not [kind for kind in agents if "Role" in kind]
+
+
+def test_the_chart_knows_every_kind() -> None:
+    templates = "".join(path.read_text() for path in (CHART / "templates").iterdir())
+    for naming in NAMINGS.values():
+        assert templates.count(f'"{naming.plural}"') == 1  # looked for before an installation
+
+
 def test_there_is_time_to_drain() -> None:
     config = Config(transport="plaintext")
     stop = PODS["coordinator"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
@@ -141,13 +170,24 @@ def test_the_metric_to_scale_by_exists() -> None:
 
 
 def test_the_example_server_has_the_flags_that_the_readme_has() -> None:
-    server = documents(ROOT / "deploy" / "examples" / "vllm.yaml")[1]["spec"]["template"]["spec"]
-    (container,) = server["containers"]
+    (server,) = documents(ROOT / "deploy" / "examples" / "vllm.yaml")
+    (container,) = server["spec"]["template"]["spec"]["containers"]
     flags = dict(flag.partition("=")[::2] for flag in container["args"])
     readme = (ROOT / "README.md").read_text()
     (asked,) = re.findall(r"vllm serve MODEL (.+?) \\\n +'(.+)'", readme)
     assert set(asked[0].split()) <= flags.keys()
     assert json.loads(flags["--kv-events-config"]) == json.loads(asked[1])
+
+
+def test_the_example_server_keeps_nothing_in_a_home() -> None:
+    (server,) = documents(ROOT / "deploy" / "examples" / "vllm.yaml")
+    pod = server["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    env = {each["name"]: each["value"] for each in container["env"]}
+    mounts = {each["mountPath"] for each in container["volumeMounts"]}
+    assert mounts == {env["HF_HOME"], "/dev/shm"}
+    stop = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert pod["terminationGracePeriodSeconds"] > int(stop[1])
 
 
 def _values(node: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

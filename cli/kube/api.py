@@ -1,8 +1,9 @@
-"""What the doctor asks an API server through, and what comes back. Types only.
+"""What the doctor asks an API server through, and what comes back.
 
 Whoever implements `Api` brings address and credentials; nothing here knows them.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -65,3 +66,29 @@ class Blinds:
             return True
         self.seen.setdefault(what, Blind(what, verb, answer.status))
         return False
+
+
+AT_ONCE = 16
+"""Questions to the API server at a time."""
+
+
+@dataclass(slots=True)
+class Asker:
+    """Asks, a few questions at a time, and remembers what was not to be had."""
+
+    api: Api
+    namespace: str
+    blinds: Blinds = field(default_factory=Blinds)
+    gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+
+    async def get(self, path: str, query: Mapping[str, str] = {}) -> Answer:
+        """Read a path."""
+        async with self.gate:
+            return await self.api.get(path, query)
+
+    async def listed(
+        self, path: str, what: str, verb: str, absent: tuple[int, ...] = ()
+    ) -> list[dict[str, Any]] | None:
+        """Return the members of a list; `None`: they may not be read."""
+        answer = await self.get(path)
+        return answer.items if self.blinds.note(answer, what, verb, absent) else None

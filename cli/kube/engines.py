@@ -39,6 +39,10 @@ def _itself(server: Server) -> Iterator[Check]:
     if not server.worker_set:
         text = "no InferenceWorkerSet selects it: coordinators know it only if their settings do"
         yield Check("worker_set", "note", text)
+    elif server.flags.has_key:
+        text = "it asks for a key, and of pods that a worker set selects coordinators know none"
+        help = "take the key away, and let only coordinators and agents in (a NetworkPolicy)"
+        yield Check("key", "problem", text, help)
     if server.answered:
         release = release_of(server.version)
         said = f"vLLM {server.version}" if server.version else "an engine without /version"
@@ -197,7 +201,7 @@ def _network(
         yield Check("event_ports", "problem", text, "let the agents' pods in")
     if http.everybody and not server.flags.has_key:
         text = "anybody in the cluster may send it requests, past every policy and limit"
-        help = "set networkPolicies.engines.selector, and VLLM_API_KEY with `api_key_file`"
+        help = "set networkPolicies.engines.selector to its labels, or write a policy of your own"
         yield Check("http_port", "warning", text, help)
 
 

@@ -11,9 +11,10 @@ from cli.checks import Check, Level
 from cli.examination import Report
 from cli.kube.certificates import ends_of
 from cli.kube.engines import of_engine, why_not_ready
-from cli.kube.look import Process, Seen, asks_api
+from cli.kube.look import Process, Seen
 from cli.kube.needs import TOO_MUCH
 from cli.kube.network import selects
+from cli.kube.rights import asks_api
 from policies.crd import MARK, PART_OF, VERSION, definitions
 
 OLDEST, NEWEST = (1, 25), (1, 37)

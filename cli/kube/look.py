@@ -7,7 +7,7 @@ are asked through the API server's own proxy to pods, so the doctor needs no way
 import asyncio
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,17 +15,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent import scrape
 from cli.asking import Buffered
-from cli.kube import needs
-from cli.kube.api import Answer, Api, Blind, Blinds
+from cli.kube.api import Answer, Api, Asker, Blind
 from cli.kube.flags import Flags, flags_of, is_vllm
 from cli.kube.needs import Need
+from cli.kube.rights import rights_of
 from coordinator.config import Config
 from coordinator.servers import Version
 from lineside.settings import read
 from policies.crd import GROUP, VERSION
-
-AT_ONCE = 16
-"""Questions to the API server at a time."""
 
 MOST_ENGINES = 256
 """Pods that are asked; of a larger cluster the first ones."""
@@ -98,27 +95,9 @@ class Seen:
     blinds: list[Blind]
 
 
-@dataclass(slots=True)
-class _Look:
-    api: Api
-    namespace: str
-    blinds: Blinds = field(default_factory=Blinds)
-    gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
-
-    async def get(self, path: str, query: Mapping[str, str] = {}) -> Answer:
-        async with self.gate:
-            return await self.api.get(path, query)
-
-    async def listed(
-        self, path: str, what: str, verb: str, absent: tuple[int, ...] = ()
-    ) -> list[Json] | None:
-        answer = await self.get(path)
-        return answer.items if self.blinds.note(answer, what, verb, absent) else None
-
-
 async def look(api: Api, namespace: str) -> Seen:
     """Look at a cluster. Raises `Unreachable`."""
-    on = _Look(api, namespace)
+    on = Asker(api, namespace)
     release = await on.get("/version")
     core = f"/api/v1/namespaces/{namespace}"
     definitions, sets, pods, policies, workloads = await asyncio.gather(
@@ -152,7 +131,7 @@ async def look(api: Api, namespace: str) -> Seen:
         servers=await _servers(on, servers, sets),
         policies=policies,
         config=config,
-        rights=await _rights(on, coordinators, agents),
+        rights=await rights_of(on, coordinators, agents, config),
         certificates=await _certificates(on, ours),
         blinds=list(on.blinds.seen.values()),
     )
@@ -168,7 +147,7 @@ def _component(pod: Json) -> str:
     return str(pod["metadata"].get("labels", {}).get(COMPONENT, ""))
 
 
-async def _worker_sets(on: _Look) -> list[Json]:
+async def _worker_sets(on: Asker) -> list[Json]:
     base, what = f"/apis/{GROUP}/{VERSION}", "worker sets"
     answer = await on.get(f"{base}/inferenceworkersets")
     if answer.status == 403:  # not in the whole cluster: here, perhaps
@@ -177,7 +156,7 @@ async def _worker_sets(on: _Look) -> list[Json]:
     return answer.items
 
 
-async def _workloads(on: _Look) -> list[Json]:
+async def _workloads(on: Asker) -> list[Json]:
     base = f"/apis/apps/v1/namespaces/{on.namespace}"
     found = []
     for plural, kind in (("deployments", "Deployment"), ("daemonsets", "DaemonSet")):
@@ -187,7 +166,7 @@ async def _workloads(on: _Look) -> list[Json]:
     return found
 
 
-async def _elsewhere(on: _Look, sets: list[Json]) -> list[Json]:
+async def _elsewhere(on: Asker, sets: list[Json]) -> list[Json]:
     """Return the pods of other namespaces that have worker sets."""
     named = sorted({str(each["metadata"]["namespace"]) for each in sets} - {on.namespace})
     listed = await asyncio.gather(
@@ -199,7 +178,7 @@ async def _elsewhere(on: _Look, sets: list[Json]) -> list[Json]:
     return [pod for pods in listed for pod in pods or []]
 
 
-async def _config(on: _Look, coordinators: list[Json]) -> Config | None:
+async def _config(on: Asker, coordinators: list[Json]) -> Config | None:
     """Return the coordinators' settings, out of the ConfigMap that they mount."""
     volumes = [each for pod in coordinators[:1] for each in pod["spec"].get("volumes", ())]
     for volume in volumes:
@@ -217,11 +196,11 @@ async def _config(on: _Look, coordinators: list[Json]) -> Config | None:
 # --- processes and engines --------------------------------------------------------------------
 
 
-async def _processes(on: _Look, pods: list[Json], port: int, *, with_state: bool) -> list[Process]:
+async def _processes(on: Asker, pods: list[Json], port: int, *, with_state: bool) -> list[Process]:
     return list(await asyncio.gather(*(_process(on, pod, port, with_state) for pod in pods)))
 
 
-async def _process(on: _Look, pod: Json, port: int, with_state: bool) -> Process:
+async def _process(on: Asker, pod: Json, port: int, with_state: bool) -> Process:
     if not _runs(pod):
         return Process(pod)
     page = await _asked(on, pod, port, "metrics")
@@ -235,7 +214,7 @@ def _runs(pod: Json) -> bool:
     return bool(pod.get("status", {}).get("phase") == "Running")
 
 
-async def _asked(on: _Look, pod: Json, port: int, path: str) -> Answer:
+async def _asked(on: Asker, pod: Json, port: int, path: str) -> Answer:
     meta = pod["metadata"]
     where = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}:{port}/proxy/{path}"
     answer = await on.get(where)
@@ -255,7 +234,7 @@ def _series(page: str) -> Mapping[str, list[tuple[Mapping[str, str], float]]] | 
     return found
 
 
-async def _servers(on: _Look, pods: list[Json], sets: list[Json]) -> list[Server]:
+async def _servers(on: Asker, pods: list[Json], sets: list[Json]) -> list[Server]:
     found = []
     for pod in pods:
         chosen = next((each for each in sets if _selects(each, pod)), None)
@@ -277,7 +256,7 @@ def _selects(worker_set: Json, pod: Json) -> bool:
     return bool(wanted) and all(labels.get(name) == value for name, value in wanted.items())
 
 
-async def _server(on: _Look, pod: Json, flags: Flags, worker_set: str) -> Server:
+async def _server(on: Asker, pod: Json, flags: Flags, worker_set: str) -> Server:
     server = Server(pod, flags, worker_set)
     if not _runs(pod):
         return server
@@ -312,58 +291,10 @@ def block_size(server: Server) -> int | None:
     return int(said) if said.isdigit() else server.flags.block_size
 
 
-# --- rights and certificates ------------------------------------------------------------------
+# --- certificates -------------------------------------------------------------------------------
 
 
-async def _rights(
-    on: _Look, coordinators: list[Json], agents: list[Json]
-) -> Mapping[tuple[str, Need], bool]:
-    wanted: list[tuple[str, Need]] = []
-    for pods, more in ((coordinators, True), (agents, False)):
-        for pod in pods[:1]:
-            account = str(pod["spec"].get("serviceAccountName", "default"))
-            wanted += [(account, need) for need in needs.TOO_MUCH]
-            if more and asks_api(pod):
-                wanted += [(account, need) for need in needs.of_coordinators()]
-    answers = await asyncio.gather(*(_allowed(on, account, need) for account, need in wanted))
-    return {
-        each: allowed for each, allowed in zip(wanted, answers, strict=True) if allowed is not None
-    }
-
-
-def asks_api(pod: Json) -> bool:
-    """Whether a pod is given a token to ask the API server with."""
-    return pod["spec"].get("automountServiceAccountToken") is not False
-
-
-async def _allowed(on: _Look, account: str, need: Need) -> bool | None:
-    group = f"system:serviceaccounts:{on.namespace}"
-    resource, _, below = need.resource.partition("/")
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {
-            "user": f"system:serviceaccount:{on.namespace}:{account}",
-            "groups": ["system:serviceaccounts", group, "system:authenticated"],
-            "resourceAttributes": {
-                "namespace": "" if need.resource == "tokenreviews" else on.namespace,
-                "verb": need.verb,
-                "group": need.group,
-                "resource": resource,
-                "subresource": below,
-            },
-        },
-    }
-    async with on.gate:
-        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-        answer = await on.api.review(path, body)
-    if answer.status not in (200, 201):
-        on.blinds.note(answer, "what our processes may do", "create subjectaccessreviews")
-        return None
-    return bool((answer.body or {}).get("status", {}).get("allowed"))
-
-
-async def _certificates(on: _Look, pods: list[Json]) -> Mapping[str, bytes]:
+async def _certificates(on: Asker, pods: list[Json]) -> Mapping[str, bytes]:
     """Return the certificates in the secrets that our pods mount; never a key."""
     names = {
         str(volume["secret"]["secretName"])

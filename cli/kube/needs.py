@@ -26,24 +26,28 @@ class Need:
         return f"{self.verb} {name}"
 
 
-def of_coordinators(*, writes_costs: bool = False) -> Iterator[Need]:
-    """Yield what a coordinator needs that reads its resources from the cluster."""
+def of_coordinators(
+    *, reads_cluster: bool = True, reviews_tokens: bool = True, writes_costs: bool = False
+) -> Iterator[Need]:
+    """Yield what a coordinator needs: to read its cluster, and to check agents' tokens."""
+    if reads_cluster:
+        yield from _of_resources()
+    if writes_costs:
+        yield Need("patch", "pods", "", "no pod gets its deletion cost")
+    if reviews_tokens:
+        why = "agents cannot prove which node is theirs"
+        yield Need("create", "tokenreviews", "authentication.k8s.io", why)
+
+
+def _of_resources() -> Iterator[Need]:
     for naming in NAMINGS.values():
-        for verb in ("list", "watch"):
+        for verb in ("get", "list", "watch"):
             yield Need(verb, naming.plural, GROUP, "resources of this kind are not seen")
         yield Need("patch", f"{naming.plural}/status", GROUP, "their status says nothing")
     for verb in ("list", "watch"):
         yield Need(verb, "pods", "", "engines' pods are not found")
         yield Need(verb, "inferencepools", POOLS, "pools of the Inference Extension are not read")
     yield Need("create", "events", "", "findings are in the status alone")
-    yield Need(
-        "create",
-        "tokenreviews",
-        "authentication.k8s.io",
-        "agents cannot prove which node is theirs",
-    )
-    if writes_costs:
-        yield Need("patch", "pods", "", "no pod gets its deletion cost")
 
 
 TOO_MUCH = (

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.cluster.servers import Api, api_server
 from tests.cluster.whole import Whole, bearable, whole_cluster
 
 ROOT = Path(__file__).parent.parent.parent
+LINESIDE = Path(sys.executable).with_name("lineside")
 
 
 @pytest.fixture(scope="session")
@@ -44,13 +46,18 @@ def whole(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Who
 
 
 @pytest.fixture(scope="session")
-def applied(whole: Whole) -> Whole:
+def applied(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """The cluster with coordinator and agents, as the plain manifests have them."""
     for folder in ("deploy", "daemonset"):
         documents = yaml.safe_load_all(whole.kubectl("kustomize", ROOT / folder))
         known = [each for each in documents if each["kind"] != "PodDisruptionBudget"]  # policy/v1
         text = yaml.safe_dump_all([bearable(each) for each in known])
         whole.kubectl("apply", "-f", "-", stdin=text)
-    tokens = ("--from-literal=agent-token=a", "--from-literal=admin-token=b")
-    whole.kubectl("create", "secret", "generic", "lineside-tokens", "-n", "lineside", *tokens)
+    token = "--from-literal=admin-token=b"
+    whole.kubectl("create", "secret", "generic", "lineside-tokens", "-n", "lineside", token)
+    folder = tmp_path_factory.mktemp("certs")
+    made = whole.run(
+        *(LINESIDE, "certs", "init", "--dir", folder / "certs", "--format", "kubernetes")
+    )
+    whole.kubectl("apply", "-f", "-", stdin=made.stdout)
     return whole

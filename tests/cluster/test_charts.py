@@ -1,9 +1,7 @@
 """The charts through two releases of Helm, and what they make against those of Kubernetes."""
 
 import json
-import re
 import subprocess
-import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import yaml
 
 from agent.config import AgentConfig
 from coordinator.config import Config
+from coordinator.kube.pods import gateway_pool_of
 from lineside.settings import read
 from policies.lint import lint
 from policies.load import load
@@ -147,28 +146,102 @@ def test_processes_take_what_the_chart_writes(tools: Path, tmp_path: Path, value
         )
 
 
-def test_the_guide_s_values_are_taken(tools: Path, tmp_path: Path) -> None:
-    guide = (ROOT / "docs" / "kubernetes.md").read_text()
-    (said,) = re.findall(r"^( +images: .*\n(?: {7}.*\n)+)", guide, re.M)
-    values = yaml.safe_load(textwrap.dedent(said))
-    assert len(values["coordinator"]["config"]["engines"]) == 2
-    files = dict(_files(made(tools, tmp_path, values)))
-    coordinator = read(Config, files["coordinator.yaml"].encode(), "coordinator.yaml")
-    assert isinstance(coordinator, Config) and len(coordinator.engines) == 2
-
-
 def test_the_examples_are_taken(tools: Path, tmp_path: Path) -> None:
     examples = ROOT / "deploy" / "examples"
     servers = list(yaml.safe_load_all((examples / "vllm.yaml").read_text()))
     assert wrong(tools, servers) == []
-    documents = made(tools, tmp_path, yaml.safe_load((examples / "values.yaml").read_text()))
-    assert wrong(tools, documents) == []
-    files = dict(_files(documents))
-    coordinator = read(Config, files["coordinator.yaml"].encode(), "coordinator.yaml")
-    assert isinstance(coordinator, Config), coordinator
-    assert coordinator.engines[0].url == "http://vllm-a-0.vllm.lineside.svc:8000"
-    policies = load([("policies.yaml", files["policies.yaml"].encode())])
-    assert policies.findings == () and lint(policies.resources) == []
+    values = [
+        yaml.safe_load((examples / f"{n}.yaml").read_text()) for n in ("values", "gateway-values")
+    ]
+    together = {
+        **values[0],
+        "coordinator": values[1]["coordinator"],
+        "networkPolicies": {
+            **values[1]["networkPolicies"],
+            "engines": {
+                **values[0]["networkPolicies"]["engines"],
+                **values[1]["networkPolicies"]["engines"],
+            },
+        },
+    }
+    for said in (values[0], together):
+        documents = made(tools, tmp_path, said)
+        assert wrong(tools, documents) == []
+        files = dict(_files(documents))
+        coordinator = read(Config, files["coordinator.yaml"].encode(), "coordinator.yaml")
+        assert isinstance(coordinator, Config), coordinator
+    assert coordinator.route == "0.0.0.0:9002"
+    (service,) = (
+        each
+        for each in documents
+        if each["kind"] == "Service" and each["metadata"]["name"] == "lineside"
+    )
+    assert 9002 in [port["port"] for port in service["spec"]["ports"]]
+
+
+def test_the_example_s_resources_have_no_finding() -> None:
+    text = (ROOT / "deploy" / "examples" / "resources.yaml").read_bytes()
+    resources = load([("resources.yaml", text)])
+    assert resources.findings == () and lint(resources.resources) == []
+    (servers,) = yaml.safe_load_all((ROOT / "deploy" / "examples" / "vllm.yaml").read_text())
+    chosen = next(each for each in yaml.safe_load_all(text) if each["kind"] == "InferenceWorkerSet")
+    labels = servers["spec"]["template"]["metadata"]["labels"]
+    assert chosen["spec"]["selector"].items() <= labels.items()
+
+
+def test_what_is_others_kind_fits_their_schemas(tools: Path, tmp_path: Path) -> None:
+    documents = [
+        each
+        for values in (*GOOD.values(), {"monitoring": {"enabled": True}})
+        for each in made(tools, tmp_path, values)
+        if each["kind"] in FOREIGN
+    ]
+    gateway = (ROOT / "deploy" / "examples" / "gateway.yaml").read_text()
+    documents += [each for each in yaml.safe_load_all(gateway) if each["kind"] != "InferencePool"]
+    assert {each["kind"] for each in documents} == FOREIGN | {"Gateway", "HTTPRoute"}
+    assert foreign_wrong(tools, documents) == []
+    (route,) = (each for each in documents if each["kind"] == "HTTPRoute")
+    route["spec"]["rules"][0]["timeouts"]["request"] = "for ever"
+    route["spec"]["rules"][0]["backendRefz"] = []
+    assert len(foreign_wrong(tools, [route])) == 2
+
+
+def foreign_wrong(tools: Path, documents: list[Any]) -> list[str]:
+    """Return what is wrong with resources of the Gateway API, cert-manager and the operator."""
+    done = subprocess.run(
+        ("node", Path(__file__).with_name("foreign.mjs"), tools / "foreign" / "node_modules"),
+        input=json.dumps(documents),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+POOL = {
+    "selector": {"matchLabels"},
+    "targetPorts": {"number"},
+    "endpointPickerRef": {"name", "port", "failureMode", "group", "kind"},
+    "appProtocol": set(),
+}
+"""What an `InferencePool` of the Inference Extension has, v1; no package has its schema."""
+
+
+def test_the_example_s_pool_is_one_of_the_inference_extension() -> None:
+    gateway = (ROOT / "deploy" / "examples" / "gateway.yaml").read_text()
+    (pool,) = (each for each in yaml.safe_load_all(gateway) if each["kind"] == "InferencePool")
+    assert pool["apiVersion"] == "inference.networking.k8s.io/v1"
+    spec = pool["spec"]
+    assert spec.keys() <= POOL.keys() and {"selector", "targetPorts"} <= spec.keys()
+    assert spec["selector"].keys() == {"matchLabels"}
+    assert all(each.keys() == {"number"} for each in spec["targetPorts"])
+    picker = spec["endpointPickerRef"]
+    assert picker.keys() <= POOL["endpointPickerRef"]
+    assert (picker["name"], picker["port"]) == ("lineside", {"number": 9002})
+    assert picker["failureMode"] in ("FailOpen", "FailClose")
+    found = gateway_pool_of(pool)
+    assert found is not None and found.http == (8000,)
 
 
 def _files(documents: list[Any]) -> Iterator[tuple[str, str]]:

@@ -56,7 +56,15 @@ def test_manifests_that_were_applied_are_found_and_judged(applied: Whole) -> Non
     assert code == 1  # no process runs in hollow pods
     assert ("ok", "policies", "a NetworkPolicy is about the agents") in parts["network"]
     assert parts["rights"] == [
-        ("ok", "rights", "coordinators may do nothing in the cluster, and no more; agents nothing")
+        (
+            "ok",
+            "rights",
+            "coordinators may do what they need in the cluster, and no more; agents nothing",
+        )
+    ]
+    assert [(level, said.partition(" ")[0]) for level, _, said in parts["certificates"]] == [
+        ("ok", "lineside-agents-tls/ca.crt"),
+        ("ok", "lineside-agents-tls/tls.crt"),
     ]
     ((level, _, said),) = parts["agents"]
     assert (level, said) == ("problem", f"lineside-agent: 0 of {NODES} agents are ready")

@@ -32,14 +32,31 @@ def test_agents_reach_a_coordinator_before_it_is_ready_and_clients_do_not(applie
     assert addresses("lineside", "addresses") == 0  # no probe of a hollow pod succeeds
 
 
-@pytest.mark.parametrize("account", ["lineside-agent", "lineside-coordinator"])
-@pytest.mark.parametrize(
-    "what", ["get pods", "list secrets", "get nodes", "get configmaps", "create tokenreviews"]
-)
-def test_processes_may_do_nothing(applied: Whole, account: str, what: str) -> None:
+AGENT, COORDINATOR = "lineside-agent", "lineside-coordinator"
+
+
+def may(whole: Whole, account: str, what: str, namespace: str = "lineside") -> bool:
     user = f"system:serviceaccount:lineside:{account}"
-    asked = ("auth", "can-i", *what.split(), "-n", "lineside", "--as", user)
-    assert applied.kubectl(*asked).strip() == "no"
+    asked = ("auth", "can-i", *what.split(), "-n", namespace, "--as", user)
+    return whole.kubectl(*asked).strip() == "yes"
+
+
+@pytest.mark.parametrize("account", [AGENT, COORDINATOR])
+@pytest.mark.parametrize(
+    "what", ["list secrets", "get nodes", "get configmaps", "patch pods", "delete pods"]
+)
+def test_what_is_not_granted_is_refused(applied: Whole, account: str, what: str) -> None:
+    assert not may(applied, account, what)
+
+
+@pytest.mark.parametrize("what", ["list pods", "create events", "create tokenreviews"])
+def test_a_coordinator_may_what_it_needs_and_an_agent_nothing(applied: Whole, what: str) -> None:
+    assert may(applied, COORDINATOR, what)
+    assert not may(applied, AGENT, what)
+
+
+def test_pods_of_other_namespaces_are_out_of_reach(applied: Whole) -> None:
+    assert not may(applied, COORDINATOR, "list pods", "default")
 
 
 def test_an_operator_may(applied: Whole) -> None:

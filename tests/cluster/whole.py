@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent / "fullcluster"
-NAMESPACE = "lineside-test"
+NAMESPACE = f"lineside-test-{os.getpid()}"
+"""Of its own for each run: several may go on at once."""
 NODES = 3
 SOON_S = 60.0
 

@@ -11,6 +11,15 @@ app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
+{{- /* Our pods of a component, as a peer in any namespace's NetworkPolicy. */ -}}
+{{- define "lineside.peer" -}}
+namespaceSelector:
+  matchLabels:
+    kubernetes.io/metadata.name: {{ (index . 0).Release.Namespace }}
+podSelector:
+  matchLabels: {{- include "lineside.selector" . | nindent 4 }}
+{{- end }}
+
 {{- define "lineside.labels" -}}
 {{ include "lineside.selector" . }}
 app.kubernetes.io/part-of: lineside
@@ -40,8 +49,34 @@ capabilities: { drop: [ALL] }
 {{- if .Values.coordinator.resourcesConfigMap }}{{ .Values.coordinator.resourcesConfigMap }}{{ else if .Values.coordinator.resources }}{{ include "lineside.name" . }}-resources{{ end }}
 {{- end }}
 
+{{- /* Whether coordinators ask the API server. */ -}}
+{{- define "lineside.asksApi" -}}
+{{- if or .Values.coordinator.kubernetes.enabled (eq .Values.agent.proof "service-account") }}yes{{ end }}
+{{- end }}
+
+{{- /* Namespaces that are read, as a list in JSON. */ -}}
+{{- define "lineside.namespaces" -}}
+{{- toJson (default (list .Release.Namespace) .Values.coordinator.kubernetes.namespaces) }}
+{{- end }}
+
 {{- define "lineside.coordinatorConfig" -}}
-{{- $own := dict "transport" "plaintext" "http" "0.0.0.0:8080" "grpc" "0.0.0.0:9001" "admin" "0.0.0.0:9090" }}
+{{- $own := dict "http" "0.0.0.0:8080" "grpc" "0.0.0.0:9001" "admin" "0.0.0.0:9090" }}
+{{- if eq .Values.tls.source "plaintext" }}
+{{- $_ := set $own "transport" "plaintext" }}
+{{- else }}
+{{- $_ := set $own "tls" (dict "cert_file" "/etc/lineside/agents-tls/tls.crt" "key_file" "/etc/lineside/agents-tls/tls.key") }}
+{{- end }}
+{{- if eq .Values.agent.proof "service-account" }}
+{{- $_ := set $own "node_proof" "service-account" }}
+{{- $account := printf "%s/%s-agent" .Release.Namespace (include "lineside.name" .) }}
+{{- $_ := set $own "service_accounts" (dict "accounts" (list $account) "needs_node" .Values.agent.needsNode) }}
+{{- end }}
+{{- if .Values.coordinator.kubernetes.enabled }}
+{{- $_ := set $own "kubernetes" (dict "access" "in-cluster" "namespaces" (include "lineside.namespaces" . | fromJsonArray)) }}
+{{- if .Values.coordinator.kubernetes.podDeletionCost }}
+{{- $_ := set $own.kubernetes "pod_deletion_cost" true }}
+{{- end }}
+{{- end }}
 {{- if include "lineside.resourcesConfigMap" . }}
 {{- $_ := set $own "resources" "/etc/lineside/resources" }}
 {{- end }}
@@ -61,7 +96,15 @@ capabilities: { drop: [ALL] }
 
 {{- define "lineside.agentConfig" -}}
 {{- $coordinators := list (printf "%s-agents.%s.svc:9001" (include "lineside.name" .) .Release.Namespace) }}
-{{- $own := dict "transport" "plaintext" "coordinators" $coordinators "resolve" true "metrics" "0.0.0.0:9091" }}
+{{- $own := dict "coordinators" $coordinators "resolve" true "metrics" "0.0.0.0:9091" }}
+{{- if eq .Values.tls.source "plaintext" }}
+{{- $_ := set $own "transport" "plaintext" }}
+{{- else }}
+{{- $_ := set $own "tls" (dict "ca_file" "/etc/lineside/tls/ca.crt") }}
+{{- end }}
+{{- if eq .Values.agent.proof "service-account" }}
+{{- $_ := set $own "token_file" "/var/run/lineside/token" }}
+{{- end }}
 {{- if .Values.agent.checkpoints }}
 {{- $_ := set $own "checkpoint_dir" "/var/lib/lineside" }}
 {{- end }}
