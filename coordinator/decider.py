@@ -29,7 +29,7 @@ from coordinator.outlook import RequestOutlook
 from coordinator.overlay import STRIDE, Overlay
 from coordinator.predict import Predictor
 from coordinator.pressure import Pressure
-from coordinator.providers.bars import Bar, KeyMissing, bars, none_missing
+from coordinator.providers.bars import Bar, KeyMissing, bars, bars_nowhere, none_missing
 from coordinator.providers.cooldowns import Cooldowns
 from coordinator.recent import RecentWork
 from coordinator.route import NO_BARS, Decision, decide
@@ -163,6 +163,8 @@ class Decider:
         subset, targets = reach.subset, seen.plan.targets
         outside = () if subset is None else layout.outside(targets, subset)
         barred = self._bars(seen, reach.translates, now)
+        if reach.nowhere:
+            barred = {**barred, **bars_nowhere(layout, targets, reach.nowhere)}
         return decide(seen.plan, parts, layout, outlook, self.rng, outside, barred), keys
 
     def _bars(self, seen: Seen, translates: bool, now: float) -> Mapping[int, Bar]:

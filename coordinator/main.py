@@ -55,6 +55,7 @@ async def run(
                 tasks.create_task(_keep(parts.kept), name="keep what was learned"),
                 tasks.create_task(parts.state.run(), name="state"),
                 tasks.create_task(parts.resources.run(), name="resources"),
+                tasks.create_task(parts.envoy.run(), name="names of engines"),
             ]
             gc.collect()
             gc.freeze()  # what was built so far lives as long as the process

@@ -24,6 +24,7 @@ CODES = (
     "engine_away",
     "engine_failing",
     "engine_asleep",
+    "engine_unresolved",
     "cache_connecting",
     "cache_filling",
     "cache_stale",

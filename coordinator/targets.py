@@ -4,7 +4,7 @@ A layout is made anew when engines or resources change, and kept until then.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.candidates import Backend
 from lineside.ids import EngineId, ModelName
@@ -20,6 +20,8 @@ class Reach:
     """Endpoints, or hosts with all their ports; `None`: all."""
     translates: bool = True
     """It puts answers into the client's API."""
+    nowhere: Mapping[str, str] = field(default_factory=dict)
+    """Endpoints that it cannot find, and why."""
 
 
 ANYWHERE = Reach()

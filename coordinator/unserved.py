@@ -2,7 +2,7 @@
 
 import math
 
-from coordinator.providers.bars import BY_COOLDOWN, BY_KEY
+from coordinator.providers.bars import BY_ADDRESS, BY_COOLDOWN, BY_KEY
 from coordinator.refusal import (
     NoEngineReady,
     NothingAllowed,
@@ -42,7 +42,8 @@ def _empty(model: str, decision: Decision, source: str, part: str) -> Refusal:
     pauses = [bar.for_s for bar in decision.bars.values() if bar.by in (BY_COOLDOWN, BY_KEY)]
     if pauses:
         return ProvidersPause(model, max(1, math.ceil(min(pauses))))
-    if not part and decision.is_short:
+    lost = any(bar.by == BY_ADDRESS for bar in decision.bars.values())
+    if not part and (decision.is_short or lost):
         return NoEngineReady(model)
     if not part and decision.bars:
         return NotServed(model)

@@ -1,14 +1,16 @@
 """What the Envoy door is told by the coordinator: where, for whom, and what becomes of it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from coordinator.cluster import Cluster
 from coordinator.doors.callers import Caller
 from coordinator.doors.envoy import contract
+from coordinator.doors.envoy.addresses import Addresses
 from coordinator.doors.envoy.desk import Books, Desk, Wishes
 from coordinator.doors.envoy.exchange import Terms
 from coordinator.doors.envoy.following import Interest
@@ -28,8 +30,10 @@ from coordinator.doors.query import Queries
 from coordinator.doors.reports import Reports
 from coordinator.engines import Engine
 from coordinator.limits import Usage
+from coordinator.records import Record
 from coordinator.watch import WatchedService
 from lineside.ids import EngineId, ModelName
+from tests.manual_clock import ManualClock
 from tests.test_query import NOTHING_HELD, keys
 from tests.test_service import PROMPT, engine
 from tests.test_watch import watched
@@ -37,6 +41,28 @@ from tests.test_watch import watched
 BODY = {"model": "m", "prompt": PROMPT, "max_tokens": 7}
 KNOWN = Caller("edge", is_gateway=True, wants_keys=False)
 UNKNOWN = Caller("envoy", is_gateway=False)
+
+
+class Named(Addresses):
+    """Knows what gateways call each engine; others have no address."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        super().__init__(Cluster(), ManualClock())
+        self._told = names
+
+    def told(self, endpoint: str) -> str | None:
+        return self._told.get(endpoint)
+
+    def named(self, address: str) -> str:
+        return next((own for own, told in self._told.items() if told == address), address)
+
+    def within(self, subset: frozenset[str] | None) -> frozenset[str] | None:
+        if subset is None:
+            return None
+        return subset | {o for o, told in self._told.items() if contract.allows(subset, told)}
+
+    def unknown(self) -> Mapping[str, str]:
+        return {name: "no such name" for name in "ab" if name not in self._told}
 
 
 @dataclass
@@ -61,6 +87,10 @@ class Room:
         now = self.service.clock.monotonic()
         return self.service.inflight.queue(EngineId(name), now).outstanding
 
+    @property
+    def latest(self) -> Record:
+        return self.service.records.latest(limit=1)[0]
+
     def outcome(self, picked: Picked) -> Any:
         assert picked.decision is not None
         record = self.service.records.get(picked.decision)
@@ -74,12 +104,16 @@ def room(
     wishes: Wishes = Wishes(),  # noqa: B008  it is frozen
     interest: Interest = Interest.SERVED,
     conformance: bool = False,
+    addresses: "Named | None" = None,
 ) -> Room:
     service, _ = watched(*engines)
     queries = Queries(service, Reports(service, 60.0), 10_000, keys, NOTHING_HELD)
     terms = Terms(10_000, interest, conformance=conformance)
     listing = Listing(service)
-    books = Books(service, queries, NOTHING_HELD, listing, terms, wishes, lambda able: able[0])
+    addresses = addresses or Named({each.endpoint: each.endpoint for each in engines})
+    books = Books(
+        service, queries, NOTHING_HELD, listing, addresses, terms, wishes, lambda able: able[0]
+    )
     return Room(Desk(books, caller), books, service)
 
 
@@ -221,13 +255,50 @@ async def test_where_it_went_is_counted() -> None:
     assert here.books.served == {"picked": 1, "fallback": 1, "elsewhere": 1}
 
 
-async def test_an_engine_that_is_named_by_host_is_told_of_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    here = room(replace(engine("a"), endpoint="here.local:8000"))
-    for _ in range(2):
-        await here.picked(asked())
-    assert [record.message for record in caplog.records] == ["engine is named by host"]
-    here = room(replace(engine("a"), endpoint="[::1]:8000"))
-    await here.picked(asked())
-    assert len(caplog.records) == 1
+BY_NAME = {"a": "10.0.0.1:80", "b": "10.0.0.2:80"}
+
+
+async def test_an_engine_that_is_named_by_host_is_told_by_address() -> None:
+    here = room(engine("a"), addresses=Named(BY_NAME), conformance=True)
+    picked = await here.picked(asked())
+    assert (picked.endpoints, picked.engine) == (("10.0.0.1:80",), "a")
+    assert (await here.picked(asked(b"", method="GET"))).endpoints == ("10.0.0.1:80",)
+    count = asked({"model": "m", "messages": [{"role": "user", "content": "x"}]})
+    counted = await here.picked(replace(count, path="/v1/messages/count_tokens"))
+    assert counted.endpoints == ("10.0.0.1:80",)
+    asked_for = (("test-epp-endpoint-selection", "10.0.0.1"),)
+    assert (await here.picked(asked(headers=asked_for))).endpoints == ("10.0.0.1:80",)
+
+
+async def test_a_subset_names_engines_by_address() -> None:
+    here = room(engine("a"), engine("b"), addresses=Named(BY_NAME))
+    for hint, told in (("10.0.0.2:80", "10.0.0.2:80"), ("10.0.0.1", "10.0.0.1:80")):
+        for question in (asked(), asked(b"", method="GET")):
+            picked = await here.picked(replace(question, subset=frozenset({hint})))
+            assert picked.endpoints == (told,)
+    nobody = await here.rejected(asked(subset=frozenset({"10.0.0.3"})))
+    assert nobody.reason == "nothing_in_subset"
+
+
+async def test_an_engine_whose_name_has_no_address_is_offered_to_nobody() -> None:
+    here = room(engine("a"), engine("b"), addresses=Named({"b": "10.0.0.2:80"}))
+    for _ in range(4):
+        assert (await here.picked(asked(b"", method="GET"))).endpoints == ("10.0.0.2:80",)
+        assert (await here.picked(asked())).endpoints == ("10.0.0.2:80",)
+    shown = here.latest.to_json()["candidates"]
+    (dropped,) = [each for each in shown if each["dropped_by"]]
+    assert (dropped["id"], dropped["dropped_by"]) == ("a", "address")
+    assert dropped["reason"] == "the gateway cannot be told where it is: no such name"
+    here = room(engine("a"), addresses=Named({}))
+    assert (await here.rejected(asked())).reason == "no_engine_ready"
+    assert (await here.rejected(asked(b"", method="GET"))).reason == "no_engine_ready"
+
+
+async def test_who_served_is_known_by_its_address() -> None:
+    here = room(engine("a"), engine("b"), wishes=Wishes(2), addresses=Named(BY_NAME))
+    picked = await here.picked(asked())
+    following = here.desk.follow(picked)
+    following.served = picked.endpoints[1]
+    here.desk.note(following, FirstToken())
+    here.desk.note(following, Finished(200, Usage(64, 0, 7)))
+    assert {picked.engine, here.latest.to_json()["decision"]["id"]} == {"a", "b"}

@@ -76,6 +76,8 @@ class Query:
     """How many it can make use of."""
     translates: bool = False
     """The gateway's door puts answers of other APIs into the client's."""
+    nowhere: Mapping[str, str] = field(default_factory=dict)
+    """Endpoints that it cannot find, and why."""
     meters: bool = True
     """Streams are to report usage: the gateway takes out what the client has not asked for."""
 
@@ -151,7 +153,7 @@ class Queries:
         subset = await self._holding.subset(goes_on, query.tenant, query.subset)
         if not (subset is None or isinstance(subset, frozenset)):
             return self.refuse(query, subset)
-        reach = Reach(subset, query.translates)
+        reach = Reach(subset, query.translates, query.nowhere)
         routed = await self._service.route(read, query.tenant, request_id, reach)
         if isinstance(routed, ServiceRefused):
             return self._refused(query, routed.refusal, request_id, routed.record.id)

@@ -1,4 +1,4 @@
-"""Which providers are out of the running for one request, before policies rank them. Pure."""
+"""Which backends are out of the running for one request, before policies rank them. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
@@ -8,7 +8,7 @@ from coordinator.candidates import Provider, spoken
 from coordinator.providers.cooldowns import Cooldowns
 from coordinator.targets import Layout
 
-BY_API, BY_COOLDOWN, BY_KEY = "api", "cooldown", "key"
+BY_API, BY_COOLDOWN, BY_KEY, BY_ADDRESS = "api", "cooldown", "key", "address"
 
 KEY_S = 10.0
 """When to come again where a key cannot be read: somebody has to put it there first."""
@@ -18,7 +18,7 @@ KeyMissing: TypeAlias = Callable[[Provider], str | None]
 
 
 class Bar(NamedTuple):
-    """What keeps a provider from a request."""
+    """What keeps a backend from a request."""
 
     by: str
     why: str
@@ -64,6 +64,17 @@ def bars(
             why = f"{pause.cause.value}; {left}"
             found[place] = Bar(BY_COOLDOWN, why, pause.is_certain, pause.for_s)
     return found
+
+
+def bars_nowhere(
+    layout: Layout, places: Iterable[int], nowhere: Mapping[str, str]
+) -> dict[int, Bar]:
+    """Return what keeps engines from a request whose names have no address for who sends it."""
+    return {
+        place: Bar(BY_ADDRESS, f"the gateway cannot be told where it is: {why}", is_certain=True)
+        for place in places
+        if (why := nowhere.get(layout.backends[place].endpoint)) is not None
+    }
 
 
 def mask_of(found: Mapping[int, Bar], certain_only: bool = False) -> int:

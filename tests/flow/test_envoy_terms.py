@@ -181,6 +181,22 @@ async def test_tokens_are_counted_where_they_would_be_computed(sims: tuple[Sim, 
         assert (got.status, json.loads(got.body)["type"]) == (404, "error")
 
 
+async def test_engines_that_are_named_by_host_are_found(sims: tuple[Sim, Sim]) -> None:
+    """Envoy knows them by address, and would choose by itself where it is told a name."""
+    by_name = [Sim(sim.id.replace("127.0.0.1", "localhost")) for sim in sims]
+    async with behind(by_name, pool=[sim.id for sim in sims]) as (running, url):
+
+        async def found() -> bool:
+            return await asked(url) == 200
+
+        await until(found)
+        for _ in range(3):
+            assert await asked(url) == 200
+        metrics = await running.metrics()
+        assert metrics['lineside_envoy_served_total{as="picked"}'] >= 4
+        assert metrics['lineside_envoy_served_total{as="elsewhere"}'] == 0
+
+
 async def test_where_a_request_went_wrong_is_counted(sims: tuple[Sim, Sim]) -> None:
     """Envoy does not know any of our engines, and chooses by itself."""
     async with behind(sims[:1], pool=[sims[1].id]) as (running, url):

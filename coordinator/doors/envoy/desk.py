@@ -7,7 +7,7 @@ ready. Decisions are reported on as any gateway's are.
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +21,7 @@ from coordinator.doors.callers import Caller, NotYours, tenant_of
 from coordinator.doors.carriers import Carriage
 from coordinator.doors.counting import body_to_count, counters
 from coordinator.doors.envoy import contract
+from coordinator.doors.envoy.addresses import Addresses
 from coordinator.doors.envoy.exchange import Exchange, Terms
 from coordinator.doors.envoy.following import Following, Interest
 from coordinator.doors.envoy.messages import (
@@ -55,9 +56,6 @@ from coordinator.refusal import (
     UnknownModel,
 )
 from coordinator.watch import WatchedService
-from lineside import logs
-
-log = logs.get("coordinator.doors.envoy.desk")
 
 JSON = ("content-type", "application/json")
 
@@ -93,6 +91,7 @@ class Books:
         queries: Queries,
         holding: Holding,
         listing: Listing,
+        addresses: Addresses,
         terms: Terms,
         wishes: Wishes,
         choose: Callable[[list[Engine]], Engine] = random.choice,
@@ -103,20 +102,10 @@ class Books:
         self.queries = queries
         self.holding = holding
         self.listing = listing
+        self.addresses = addresses
         self.terms = terms
         self.wishes = wishes
         self.choose = choose
-        self._seen: set[str] = set()
-
-    def look_at(self, endpoints: Sequence[str]) -> None:
-        """Tell the operator of engines that gateways cannot find, each once."""
-        for endpoint in endpoints:
-            if endpoint in self._seen:
-                continue
-            self._seen.add(endpoint)
-            if not contract.is_address(endpoint):
-                reason = "gateways know engines by address: name it so in `engines`"
-                log.warning("engine is named by host", engine=endpoint, reason=reason)
 
 
 class Desk:
@@ -170,7 +159,8 @@ class Desk:
             if following.endpoints:
                 self._books.served[_served_as(note)] += 1
         elif following.decision is not None:
-            report = _report(following.decision, note, following.served)
+            served = following.served and self._books.addresses.named(following.served)
+            report = _report(following.decision, note, served)
             self._queries.reports.report(report, self._caller.name)
 
     def _query(self, question: Question) -> Query:
@@ -186,7 +176,8 @@ class Desk:
             headers=[each for each in question.headers if each[0] != wishes.tenant_header],
             body=question.body or b"",
             tenant=tenant,
-            subset=question.subset,
+            subset=self._books.addresses.within(question.subset),
+            nowhere=self._books.addresses.unknown(),
             caller=self._caller.name,
             wants_keys=self._caller.wants_keys,
             fallbacks=wishes.endpoints - 1,
@@ -200,14 +191,13 @@ class Desk:
     def _picked(self, answer: Answered, question: Question, reading: Reading) -> Picked:
         first, *others = answer.offers
         target, sets = first.candidate.target, dict(first.set_headers)
-        endpoints = tuple(
-            each.candidate.target.endpoint for each in (first, *_alike(first, others))
-        )
+        told = self._books.addresses.told
+        offers = [each.candidate.target.endpoint for each in (first, *_alike(first, others))]
+        endpoints = tuple(told(each) or each for each in offers)
         backend = None
         if isinstance(target, Provider):
             sets[":path"] = _path_of(first.url)
             endpoints, backend = (), target.id
-        self._books.look_at(endpoints)
         if reading.is_foreign or self._books.terms.interest is Interest.USAGE:
             sets["accept-encoding"] = "identity"  # what is read must be readable
         return Picked(
@@ -239,7 +229,9 @@ class Desk:
             return self._refused(question, holder)
         if not holder.is_engine:  # a provider: it knows the response, and not who asks
             return self._refused(question, NotServed(holder.model))
-        return Picked((holder.endpoint,), remove_headers=PRIVATE)
+        if (endpoint := self._books.addresses.told(holder.endpoint)) is None:
+            return self._refused(question, NoEngineReady(holder.model))
+        return Picked((endpoint,), remove_headers=PRIVATE)
 
     def _list(self, question: Question, name: str | None) -> Rejected:
         """Answer with the names that requests may use, as our own gateway does."""
@@ -261,8 +253,7 @@ class Desk:
             told = error_shapes.body(may, api, _request_id(question))
             return Rejected(may.status, (JSON, *may.headers.items()), told, may.reason)
         for each in may.engines:
-            endpoint, hint = each.target.endpoint, question.subset
-            if hint is None or contract.allows(hint, endpoint):
+            if (endpoint := self._reachable(question, each.target.endpoint)) is not None:
                 body = await body_to_count(self._service, read, each)
                 return Picked((endpoint,), body=body, remove_headers=PRIVATE)
         if may.own is not None:
@@ -291,25 +282,32 @@ class Desk:
 
     def _anyone(self, question: Question, model: str | None) -> Picked | Rejected:
         """Choose the engine that has the least to do; nothing is accounted."""
-        now, hint = self._service.clock.monotonic(), question.subset
+        now = self._service.clock.monotonic()
         able = [
             view.engine
             for view in self._service.cluster.snapshot(now).engines
             if not (view.away or view.asleep or view.failing)
-            and (hint is None or contract.allows(hint, view.engine.endpoint))
             and (model is None or view.engine.serves(model))
+            and self._reachable(question, view.engine.endpoint) is not None
         ]
         if not able:
             return self._refused(question, NoEngineReady(model or "this request"))
         queues = self._service.inflight.queues([engine.id for engine in able], now)
         least = min(queue.outstanding for queue in queues)
         idlest = [e for e, queue in zip(able, queues, strict=True) if queue.outstanding == least]
-        engine = self._books.choose(idlest)
-        return Picked((engine.endpoint,), remove_headers=PRIVATE)
+        endpoint = self._reachable(question, self._books.choose(idlest).endpoint)
+        assert endpoint is not None  # as above
+        return Picked((endpoint,), remove_headers=PRIVATE)
+
+    def _reachable(self, question: Question, endpoint: str) -> str | None:
+        """Return what the gateway calls an endpoint; `None`: it cannot, or may not, use it."""
+        told, hint = self._books.addresses.told(endpoint), question.subset
+        return told if told is None or hint is None or contract.allows(hint, told) else None
 
     def _named(self, asked_for: str) -> tuple[str, ...]:
         """Return the endpoints that a test names, hosts with all their ports."""
-        known = [engine.endpoint for engine in self._service.cluster.assigned()]
+        engines, told = self._service.cluster.assigned(), self._books.addresses.told
+        known = [told(engine.endpoint) or engine.endpoint for engine in engines]
         found = []
         for name in contract.listed(asked_for):
             ports = [endpoint for endpoint in known if contract.host(endpoint) == name]

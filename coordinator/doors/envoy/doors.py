@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from coordinator.config import Config
 from coordinator.doors.callers import Caller, Callers
 from coordinator.doors.door_grpc import authenticated, shown_by
+from coordinator.doors.envoy.addresses import Addresses
 from coordinator.doors.envoy.desk import SERVED_AS, Books, Desk, Wishes
 from coordinator.doors.envoy.door import Context, Door
 from coordinator.doors.envoy.exchange import Terms
@@ -34,13 +35,15 @@ class EnvoyDoor:
         callers: Callers,
         holding: Holding,
         listing: Listing,
+        addresses: Addresses,
     ) -> None:
         said = config.envoy
         terms = Terms(
             config.body_limit_bytes, Interest(said.answers), said.backend_header, said.conformance
         )
         wishes = Wishes(said.endpoints, said.tenant_header and said.tenant_header.lower())
-        self.books = Books(service, queries, holding, listing, terms, wishes)
+        self.books = Books(service, queries, holding, listing, addresses, terms, wishes)
+        self._listens = config.route is not None
         self._anonymous = said.anonymous
         self._callers = callers
         self._door = Door(self._admit, terms, config.timeouts.receive_s, said.decide_s)
@@ -49,6 +52,11 @@ class EnvoyDoor:
     def calls(self) -> int:
         """Streams that are open: their requests are being decided, or their answers followed."""
         return self._door.calls
+
+    async def run(self) -> None:
+        """Keep up with engines' addresses, where any gateway can ask for them."""
+        if self._listens:
+            await self.books.addresses.run()
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server."""
