@@ -15,6 +15,8 @@ class Api(Enum):
     BEDROCK_CONVERSE = "bedrock-converse"
     """Backends only: no door speaks it."""
 
+    __hash__ = object.__hash__  # there is one of each; a request is looked up by it a dozen times
+
 
 PATHS = {
     "/v1/chat/completions": Api.OPENAI_CHAT,

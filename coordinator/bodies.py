@@ -13,6 +13,7 @@ from coordinator.outgoing import body_for
 from coordinator.providers.capabilities import Capabilities
 from coordinator.records import Record
 from coordinator.translate.requests import Untranslatable
+from lineside.ids import ModelName
 from policies.model import SetFields
 
 LARGE_BYTES = 2**18
@@ -73,11 +74,17 @@ class Bodies:
 
         For gateways that may take one by themselves, or none: no engine is asked to announce.
         """
+        of_engines: dict[ModelName, bytes] = {}  # which are sent the same, each by its model
         for candidate in candidates:
-            try:
-                yield candidate, body_for(request, candidate, asked, False)
-            except Untranslatable:
-                continue
+            body = of_engines.get(candidate.model) if candidate.type == "engine" else None
+            if body is None:
+                try:
+                    body = body_for(request, candidate, asked, False)
+                except Untranslatable:
+                    continue
+                if candidate.type == "engine":
+                    of_engines[candidate.model] = body
+            yield candidate, body
 
 
 def is_large(request: Canonical, to: Candidate) -> bool:

@@ -7,7 +7,7 @@ through. No message of this module repeats what the client sent, and no `repr` s
 import hmac
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -123,9 +123,10 @@ class Canonical:
     def bare(self) -> "Canonical":
         """Return this without what the client wrote: all that accounts need."""
         prompts = (b"",) * len(self.prompts)
-        return replace(
-            self, body=_NOTHING, raw=b"", chat=_NOTHING, messages=(), prompts=prompts, tools=None,
-            headers=_NOTHING,
+        return Canonical(  # `replace` takes twice as long
+            self.api, self.model, _NOTHING, b"", _NOTHING, (), prompts, None, self.stream,
+            self.usage_asked, self.max_tokens, self.n, self.cache_salt, self.has_media,
+            self.session, _NOTHING, self.previous_response,
         )  # fmt: skip
 
     def conversation(self, secret: bytes) -> str:
@@ -142,7 +143,7 @@ class Canonical:
 def parse(api: Api, headers: Mapping[str, str], body: bytes) -> Canonical | BadRequest:
     """Read a body. `headers` have lower-case names."""
     brackets = body.count(b"[") + body.count(b"{")
-    if brackets > MAX_CONTAINERS or body.count(b",") > MAX_VALUES:
+    if brackets > MAX_CONTAINERS or (len(body) > MAX_VALUES and body.count(b",") > MAX_VALUES):
         bare = _STRINGS.sub(b"", body)  # about 2 ms per megabyte
         if bare.count(b"[") + bare.count(b"{") > MAX_CONTAINERS or bare.count(b",") > MAX_VALUES:
             return BadRequest(_TOO_MUCH, None)

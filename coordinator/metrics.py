@@ -6,7 +6,7 @@ from the parts when Prometheus asks. Label values come from closed lists or from
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -63,6 +63,7 @@ class Metrics:
             "Requests by how their tokens are known, and why",
             ["state", "reason"],
         )
+        self._tokenized = cache(self.tokens.labels)
         self.prompt_tokens = counter("lineside_prompt_tokens", "Prompt tokens, say the engines")
         self.completion_tokens = counter(
             "lineside_completion_tokens", "Output tokens, say the engines"
@@ -106,7 +107,7 @@ class Metrics:
     def decided(self, record: Record, seconds: float) -> None:
         """Count a decision or a refusal."""
         self.decision_seconds.observe(seconds)
-        self.tokens.labels(record.tokens, record.tokens_reason or "none").inc()
+        self._tokenized(record.tokens, record.tokens_reason or "none").inc()
         if record.refusal is not None:
             self.ended(record)
 

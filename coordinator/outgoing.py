@@ -37,8 +37,10 @@ def body_for(
     `asked`: what the policy that routes it sets. `announce`: see `Changes`. `meter`: streams are to
     report their usage.
     """
-    target, asked = candidate.target, asked or SetFields()
-    is_foreign = isinstance(target, Provider)
+    target, is_foreign = candidate.target, isinstance(candidate.target, Provider)
+    if asked is None and not is_foreign:  # nearly always
+        return rewrite(request, Changes(candidate.model, meter, announce))
+    asked = asked or SetFields()
     api = spoken(target, request.api) or request.api
     defaults, rest = _in_words_of(request.api, api, _allowed(asked.defaults), is_foreign)
     parameters, more = _in_words_of(request.api, api, _allowed(asked.parameters), is_foreign)

@@ -20,7 +20,7 @@ class RequestOutlook:
     answers: Answers
     predictor: Predictor
     loads: Mapping[ModelName, int]
-    """The prompt's tokens for each model, or estimates. No prompt hangs from here: records keep it."""
+    """The prompt's tokens for each model, or estimates. Records keep this, and so no prompt."""
     load: int
     """For all other models."""
     expected_tokens: float

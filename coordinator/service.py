@@ -8,7 +8,7 @@ it.
 """
 
 import math
-import secrets
+import os
 from dataclasses import dataclass
 
 from coordinator.accounting import account, overdue
@@ -396,5 +396,5 @@ class Service:
 
     def _new_record(self, tenant: TenantId, request_id: str) -> Record:
         return Record(
-            id=secrets.token_hex(8), at=self.clock.unix(), request_id=request_id, tenant=tenant
+            id=os.urandom(8).hex(), at=self.clock.unix(), request_id=request_id, tenant=tenant
         )

@@ -65,6 +65,8 @@ class Callers:
     """Those who are known. `read` must be called once in a while."""
 
     def __init__(self, config: Gateways) -> None:
+        self.see_certificates = config.client_ca_file is not None
+        """Whether callers show any: to look for one takes as long as all the rest."""
         self._anonymous = config.anonymous
         self._by_name = {g.certificate: _caller(g) for g in config.allowed if g.certificate}
         self._files = {_caller(g): Path(g.token_file) for g in config.allowed if g.token_file}

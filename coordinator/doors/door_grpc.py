@@ -90,20 +90,20 @@ class RouterServicer(rpc.RouterServicer):
 
 async def authenticated(callers: Callers, context: AnyContext) -> Caller:
     """Return who calls; end the call with `UNAUTHENTICATED` where that is nobody who may."""
-    caller = callers.known(shown_by(context))
+    caller = callers.known(shown_by(context, callers.see_certificates))
     if isinstance(caller, Stranger):
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, caller.text)
     return caller
 
 
-def shown_by(context: AnyContext) -> Shown:
+def shown_by(context: AnyContext, see_certificates: bool = True) -> Shown:
     """Return what a caller shows of itself: metadata, certificate, address."""
     said: str | bytes = ""
     for name, value in context.invocation_metadata() or ():
         if name == "authorization":
             said = value
-    names = context.auth_context().get("x509_common_name", ())
-    common = next(iter(names), None)
+    names = context.auth_context().get("x509_common_name") if see_certificates else None
+    common = next(iter(names), None) if names else None
     return Shown(
         said if isinstance(said, str) else said.decode(errors="surrogateescape"),
         None if common is None else common.decode(errors="replace"),

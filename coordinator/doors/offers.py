@@ -7,6 +7,7 @@ Credentials are put in by whoever has them, and only for gateways that are to be
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 from coordinator.apis import Api
@@ -96,33 +97,49 @@ def offer(
     candidate: Candidate, body: bytes, asking: Asking, credentials: Mapping[str, str] | None = None
 ) -> Offer:
     """Return a backend with all that a gateway has to change for it."""
-    target, sent = candidate.target, set(asking.headers)
+    target, sent = candidate.target, frozenset(asking.headers)
+    keeps: frozenset[str] | None = None
     changed = {REQUEST_ID: asking.request_id}
     if asking.decision_id:
         changed[DECISION] = asking.decision_id
     if isinstance(target, Provider):
         changed |= {"content-type": "application/json"}
-        kept = sent & set(target.dialect.kept(asking.api))  # a provider gets no other of them
+        keeps = sent.intersection(target.dialect.kept(asking.api))
         named = target.dialect.headers(None).items()
-        changed |= {name: value for name, value in named if name not in kept}
-        removed = sent - kept - TRANSPORT - {"accept"}
+        changed |= {name: value for name, value in named if name not in keeps}
     else:
         if target.rank is not None:
             changed[RANK] = str(target.rank)
         if "content-type" not in sent:
             changed["content-type"] = "application/json"
-        removed = {name for name in sent if name.startswith("x-lineside-")} | {RANK}
     changed |= set_by(asking.asked)
     changed |= credentials or {}
-    # The gateway may keep the client's keys to itself when it asks; it is told all the same.
-    gone = sorted((removed | set(PRIVATE)) - changed.keys())
+    gone = _gone(sent, keeps, frozenset(changed))
     return Offer(candidate, url_of(candidate, asking), tuple(changed.items()), gone, body)
+
+
+@lru_cache(1024)  # a gateway's clients send few sets of headers
+def _gone(
+    sent: frozenset[str], keeps: frozenset[str] | None, changed: frozenset[str]
+) -> Sequence[str]:
+    """Return the names of headers that a backend is not sent.
+
+    `keeps`: those of the client's that a provider gets; it gets no others. `None`: an engine.
+    """
+    if keeps is None:
+        removed = {name for name in sent if name.startswith("x-lineside-")} | {RANK}
+    else:
+        removed = set(sent - keeps - TRANSPORT - {"accept"})
+    # The gateway may keep the client's keys to itself when it asks; it is told all the same.
+    return tuple(sorted((removed | set(PRIVATE)) - changed))
 
 
 def set_by(asked: SetFields | None) -> dict[str, str]:
     """Return the headers that a policy sets. Lint says so; this holds whatever got past it."""
+    if asked is None:
+        return {}
     return {
         name.lower(): value
-        for name, value in ((asked.headers if asked else None) or {}).items()
+        for name, value in (asked.headers or {}).items()
         if name.lower() not in HEADERS and _NAME.fullmatch(name.lower()) and value.isprintable()
     }

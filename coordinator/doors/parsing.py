@@ -3,8 +3,8 @@
 Holds up the event loop for no large body.
 """
 
+import os
 import re
-import secrets
 from collections.abc import Iterable, Mapping
 from functools import partial
 
@@ -36,4 +36,4 @@ def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def request_id_of(said: str) -> str:
     """Return the id that a client gave its request, if it is one, or a new one."""
-    return said if _REQUEST_ID.fullmatch(said) else secrets.token_hex(16)
+    return said if said and _REQUEST_ID.fullmatch(said) else os.urandom(16).hex()

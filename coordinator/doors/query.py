@@ -147,7 +147,8 @@ class Queries:
         read = await self._read(query)
         if not isinstance(read, Canonical):
             return self.refuse(query, read)
-        if not query.meters:  # as if the client had asked: nothing is added for us
+        if not (query.meters or read.usage_asked) and read.stream:
+            # As if the client had asked: nothing is added for us.
             read = replace(read, usage_asked=True)
         goes_on = read.previous_response
         subset = await self._holding.subset(goes_on, query.tenant, query.subset)

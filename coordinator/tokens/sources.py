@@ -97,7 +97,10 @@ class Tokens:
             return await self._asked(canonical, engines, Reason.TOOL_CHOICE, deadline)
         tokenizer, reason = self._tokenizer(_way(canonical), engines)
         if tokenizer:
-            local = await self._encoded(tokenizer, canonical, deadline)
+            if _is_quick(tokenizer, canonical):
+                local = _encoded_now(tokenizer, canonical, self._budget_s)
+            else:
+                local = await self._encoded(tokenizer, canonical, deadline)
             if isinstance(local, bytes):
                 return _finished(canonical, TokenState.EXACT, reason, local)
             if local in _FINAL:
@@ -166,12 +169,17 @@ class Tokens:
 
     def _tokenizer(self, api: Api, engines: Sequence[Engine]) -> tuple[Tokenizer | None, Reason]:
         """Choose a local tokenizer; the reason says how good it is, or why there is none."""
-        checks = [self._checks[e.id][api] for e in engines if e.id in self._checks]
-        if Check.DIFFERENT in checks:
-            return None, Reason.DIFFERENT
-        confirmed = Check.SAME in checks
+        confirmed, sources = False, dict[str, None]()  # in their order
+        for engine in engines:
+            if (found := self._checks.get(engine.id)) is not None:
+                check = found[api]
+                if check is Check.DIFFERENT:
+                    return None, Reason.DIFFERENT
+                confirmed = confirmed or check is Check.SAME
+            if engine.tokenizer:
+                sources[engine.tokenizer] = None
         reason = Reason.NO_TOKENIZER
-        for source in dict.fromkeys(e.tokenizer for e in engines if e.tokenizer):
+        for source in sources:
             tokenizer = self._loader.get(source)
             if tokenizer is None:
                 reason = Reason.LOADING
@@ -189,8 +197,6 @@ class Tokens:
         loop, size = asyncio.get_running_loop(), len(canonical.raw)
         seconds = deadline - loop.time()
         try:
-            if _is_quick(tokenizer, canonical):
-                return tokenizer.tokens(canonical, seconds)
             is_long = size > LONG_BYTES
             if self._pooled >= POOL_QUEUE or (is_long and self._long):
                 return Reason.BUSY
@@ -274,6 +280,13 @@ _FAILED = {
 def _is_quick(tokenizer: Tokenizer, canonical: Canonical) -> bool:
     most = INLINE_BYTES if tokenizer.encoder == "fastokens" else SLOW_INLINE_BYTES
     return len(canonical.raw) <= most and len(canonical.messages) <= INLINE_MESSAGES
+
+
+def _encoded_now(tokenizer: Tokenizer, canonical: Canonical, seconds: float) -> bytes | Reason:
+    try:
+        return tokenizer.tokens(canonical, seconds)
+    except NotRendered as error:
+        return _NOT_RENDERED[error.reason]
 
 
 def _in_time(tokenizer: Tokenizer, canonical: Canonical, until: float) -> bytes:
