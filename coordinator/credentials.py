@@ -5,6 +5,7 @@ carry a middleware that adds the key by the origin that is asked: no caller can 
 other server gets it.
 """
 
+import asyncio
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -37,6 +38,12 @@ class Credentials:
     def of(cls, specs: Iterable[EngineSpec]) -> "Credentials":
         """Return the keys that a configuration names, not read yet."""
         return cls({spec.url: Path(spec.api_key_file) for spec in specs if spec.api_key_file})
+
+    async def look(self, url: str) -> str:
+        """Do as `read` does, on a thread: the file may lie on a disk that is far away."""
+        if _origin(URL(url)) not in self._files:
+            return ""
+        return await asyncio.to_thread(self.read, url)
 
     def read(self, url: str) -> str:
         """Read an engine's key file, if it has one; return why there is no key, else nothing.

@@ -249,7 +249,7 @@ class Discovery:
 
     async def _look(self, spec: EngineSpec) -> Found | Away | None:
         base = spec.url.rstrip("/")
-        if no_key := self._credentials.read(spec.url):
+        if no_key := await self._credentials.look(spec.url):
             return Away(no_key)
         try:
             async with self._session.get(f"{base}/v1/models", timeout=_TIMEOUT) as answer:

@@ -1,10 +1,12 @@
 """Who may ask where to send requests, and for whom."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from coordinator.config import Gateway, Gateways
+from coordinator.credentials import read_key
 from coordinator.doors.callers import (
     Caller,
     Callers,
@@ -85,6 +87,22 @@ def test_a_token_counts_until_another_one_can_be_read(tmp_path: Path) -> None:
     of.read()
     assert of.known(Shown("Bearer n3w")) == EDGE
     assert isinstance(of.known(Shown("Bearer s3cret")), Stranger)
+
+
+async def test_tokens_are_read_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, threads = callers(tmp_path), set[int]()
+
+    def read(path: Path, setting: str) -> tuple[str | None, str]:
+        threads.add(threading.get_ident())
+        return read_key(path, setting)
+
+    monkeypatch.setattr("coordinator.doors.callers.read_key", read)
+    (tmp_path / "edge").write_text("n3w")
+    await of.look()
+    assert of.known(Shown("Bearer n3w")) == EDGE
+    assert threads and threading.get_ident() not in threads
 
 
 def test_a_gateway_whose_token_was_never_there_is_not_known(tmp_path: Path) -> None:

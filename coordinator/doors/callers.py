@@ -4,6 +4,7 @@ A gateway is known by a token or by its certificate. Only a known one may say wh
 Tokens come from files that are read again and again; no message and no log shows one.
 """
 
+import asyncio
 import hmac
 import re
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ LOCAL = Caller("this machine", is_gateway=False)
 
 
 class Callers:
-    """Those who are known. `read` must be called once in a while."""
+    """Those who are known. `look` must be called once in a while."""
 
     def __init__(self, config: Gateways) -> None:
         self.see_certificates = config.client_ca_file is not None
@@ -76,18 +77,25 @@ class Callers:
         """Calls of those who may not ask."""
         self.read()
 
+    async def look(self) -> None:
+        """Read all tokens anew, on a thread: a file may lie on a disk that is far away."""
+        if self._files:
+            await asyncio.to_thread(self.read)
+
     def read(self) -> None:
         """Read all tokens anew. One that cannot be read any more stays what it was."""
+        tokens = dict(self._tokens)
         for caller, path in self._files.items():
             token, problem = read_key(path, "token_file")
             if token is not None:
                 said = b"Bearer " + token.encode()
-                if self._tokens.get(caller, said) != said:
+                if tokens.get(caller, said) != said:
                     log.info("gateway token changed", gateway=caller.name)
-                self._tokens[caller] = said
+                tokens[caller] = said
             elif self._problems.get(caller) != problem:
                 log.warning("gateway token missing", gateway=caller.name, reason=problem)
             self._problems[caller] = problem
+        self._tokens = tokens  # at once: calls are looked up in it meanwhile
 
     def known(self, shown: Shown) -> Caller | Stranger:
         """Return who it is that shows this."""

@@ -71,7 +71,7 @@ class GatewayDoors:
         """End decisions that nobody reported on, read tokens, follow readiness."""
         if late := self.queries.reports.expire():
             log.warning("decisions without a report", count=late)
-        self.callers.read()
+        await self.callers.look()
         if self._listener is not None:
             await self._listener.health.look()
 
