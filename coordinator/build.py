@@ -286,7 +286,7 @@ def _service(
         secret=secret,
     )
     return WatchedService(
-        breakers,
+        breakers=breakers,
         metrics=Metrics(registry),
         decider=decider,
         limiter=Unlimited(),

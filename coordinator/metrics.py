@@ -6,8 +6,8 @@ from the parts when Prometheus asks. Label values come from closed lists or from
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -144,12 +144,11 @@ class Metrics:
         self.cached_tokens_error.labels("too_few").inc(max(0, more - speculative))
 
 
+@dataclass(kw_only=True)
 class MeteredService(Service):
     """The service, counted from outside."""
 
-    def __init__(self, metrics: Metrics, **parts: Any) -> None:
-        super().__init__(**parts)
-        self._metrics = metrics
+    metrics: Metrics
 
     async def route(
         self,
@@ -160,12 +159,12 @@ class MeteredService(Service):
     ) -> Routed | Refused:
         started = self.clock.monotonic()
         answer = await super().route(request, tenant, request_id, reach)
-        self._metrics.decided(answer.record, self.clock.monotonic() - started)
+        self.metrics.decided(answer.record, self.clock.monotonic() - started)
         return answer
 
     def refuse(self, refusal: Refusal, tenant: TenantId, request_id: str) -> Refused:
         refused = super().refuse(refusal, tenant, request_id)
-        self._metrics.ended(refused.record)
+        self.metrics.ended(refused.record)
         return refused
 
     def finished(
@@ -184,7 +183,7 @@ class MeteredService(Service):
 
     def _count(self, routed: Routed, ended: bool) -> bool:
         if ended:
-            self._metrics.ended(routed.record)
+            self.metrics.ended(routed.record)
         return ended
 
 

@@ -3,7 +3,7 @@
 What an outcome means is `judges`' word; here it is told when there is one.
 """
 
-from typing import Any
+from dataclasses import dataclass
 
 from coordinator.attempts import Attempt
 from coordinator.breaker import Breakers
@@ -12,7 +12,7 @@ from coordinator.canonical import Canonical
 from coordinator.engines import Engine
 from coordinator.judges import Judge, OfEngine, OfProvider
 from coordinator.limits import Usage
-from coordinator.metrics import MeteredService, Metrics
+from coordinator.metrics import MeteredService
 from coordinator.refusal import Refusal
 from coordinator.service import Refused, Routed
 from coordinator.targets import ANYWHERE, Reach
@@ -20,12 +20,11 @@ from coordinator.translate.requests import Untranslatable
 from lineside.ids import TenantId
 
 
+@dataclass(kw_only=True)
 class WatchedService(MeteredService):
     """The metered service, watched."""
 
-    def __init__(self, breakers: Breakers, metrics: Metrics, **parts: Any) -> None:
-        super().__init__(metrics, **parts)
-        self._breakers = breakers
+    breakers: Breakers
 
     async def route(
         self,
@@ -110,5 +109,5 @@ class WatchedService(MeteredService):
     def _judge(self, routed: Routed) -> Judge:
         target, now = routed.target, self.clock.monotonic()
         if isinstance(target, Engine):
-            return OfEngine(self._breakers, target.id, now, routed.on_trial)
+            return OfEngine(self.breakers, target.id, now, routed.on_trial)
         return OfProvider(self.decider.cooldowns, target.id, routed.decided, now)

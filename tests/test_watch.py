@@ -34,9 +34,11 @@ class Told:
 def watched(*names: str | Engine) -> tuple[WatchedService, Told]:
     engines = [engine(name) if isinstance(name, str) else name for name in names]
     plain, told = bench(*engines).service, Told()
-    parts = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
-    metrics = Metrics(CollectorRegistry())
-    return WatchedService(told, metrics, **parts), told  # type: ignore[arg-type]
+    parts: dict[str, Any] = {
+        field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)
+    }
+    parts |= {"breakers": told, "metrics": Metrics(CollectorRegistry())}
+    return WatchedService(**parts), told
 
 
 async def test_a_client_that_leaves_ends_no_trial_but_its_own() -> None:
