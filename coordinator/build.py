@@ -70,6 +70,8 @@ from coordinator.tokens.sources import Tokens
 from coordinator.tokens.views import TokenizerViews
 from coordinator.trust.agents import AgentTrust, TrustMetrics
 from coordinator.watch import WatchedService
+from coordinator.worth import CacheWorth
+from coordinator.worth_views import WorthViews
 from lineside import logs
 from lineside.about import About
 from lineside.clock import SystemClock
@@ -150,11 +152,13 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     agents = _agents(config, core, secret, numbering, trust)
     cap = IndexCap(config.index_bytes, core.cluster, core.caches)
     source = await _source(config, store, core.rules, keys, discovery, stack)
-    state = _state(core, store, secret, agents, exclusions, (numbering, kept, source, exclusions))
+    state = _state(core, store, secret, agents, exclusions, kept, (numbering, source))
     cluster = source if isinstance(source, KubeCluster) else None
+    worth = WorthViews(core.service.worth, core.service)
     if cluster is not None:
         tenure = state.members.tenure
         cluster.stand(Leadership(store, tenure, "statuses", agents.name, SystemClock()))
+        cluster.weigh(worth.by_endpoint)
     addresses = Addresses(core.cluster, SystemClock())
     stack.callback(addresses.close)
     readiness = Readiness(
@@ -179,6 +183,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         TrustMetrics(trust),
         KubeViews(cluster),
         TokenizerViews(core.cluster.assigned, core.tokens.checks),
+        worth,
     ):
         registry.register(metrics)
     dispatcher = dispatch.Dispatcher(
@@ -224,15 +229,16 @@ def _state(
     secret: Secret,
     agents: AgentsServicer,
     exclusions: Exclusions,
-    writers: Sequence[Numbering | LearnedStore | Source | Exclusions],
+    kept: LearnedStore,
+    others: Sequence[Numbering | Source],
 ) -> State:
     def remake() -> None:
-        for each in writers:
+        for each in (exclusions, kept, *others):
             each.remake()
 
     clock = SystemClock()
-    pulse = Pulse(store, secret, clock, remake)
     members = Membership(store, clock, agents.name, lambda: agents.sessions.open.keys())
+    pulse = Pulse(store, secret, clock, remake, lambda: members.tenure.away or kept.away)
     tidying = Tidying(store, Leadership(store, members.tenure, CHORE, members.me, clock), clock)
     return State(pulse, members, exclusions, tidying, core.peers, core.service.inflight, clock)
 
@@ -310,7 +316,9 @@ def _discovery(
         node=config.node_id,
         stride=config.stride,
         probe_s=config.probe_s,
-        changed=_followers(core.breakers, core.caches, core.tokens, decider, core.learned),
+        changed=_followers(
+            core.breakers, core.caches, core.tokens, decider, core.learned, core.service.worth
+        ),
         appeared=_greeter(core.breakers, core.tokens, decider),
         looked=lambda engine: core.breakers.heard(engine, clock.monotonic()),
     )
@@ -389,6 +397,7 @@ def _admin(
         providers.shown,
         lambda: lag.silence_s,
         state.shown,
+        WorthViews(core.service.worth, core.service).of,
     )
 
 
@@ -424,7 +433,12 @@ def _index_shown(caches: Caches, cap: IndexCap, overlay: Overlay) -> Mapping[str
 
 
 def _followers(
-    breakers: Breakers, caches: Caches, tokens: Tokens, decider: Decider, learned: Learned
+    breakers: Breakers,
+    caches: Caches,
+    tokens: Tokens,
+    decider: Decider,
+    learned: Learned,
+    worth: CacheWorth,
 ) -> Callable[[Sequence[Engine]], None]:
     """Return what hears of every new set of engines."""
     known: set[EngineId] = set()
@@ -440,5 +454,6 @@ def _followers(
         decider.recent.keep(groups)
         decider.newcomers.keep(groups)
         learned.keep(groups)
+        worth.keep(groups)
 
     return follow

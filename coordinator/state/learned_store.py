@@ -25,6 +25,8 @@ class LearnedStore:
         self._store = store
         self._written = b""
         self._is_loaded = False
+        self.away = ""
+        """Why it could not be written last; empty: it could, or nothing was to be written."""
 
     async def load(self) -> None:
         """Take over what the store has; what cannot be read is left."""
@@ -63,6 +65,7 @@ class LearnedStore:
             stored = await self._store.get(KEY)
             expected = None if stored is None else stored.revision
             await self._store.compare_and_set(KEY, expected, value)
-        except StoreUnavailable:
+        except StoreUnavailable as error:
+            self.away = str(error)
             return  # readiness tells of it; the next one comes soon
-        self._written = value
+        self.away, self._written = "", value

@@ -26,19 +26,32 @@ class Pulse:
     """Written by `run` alone."""
 
     def __init__(
-        self, store: Store, secret: Secret, clock: Clock, remake: Callable[[], object]
+        self,
+        store: Store,
+        secret: Secret,
+        clock: Clock,
+        remake: Callable[[], object],
+        unwritten: Callable[[], str] = str,
     ) -> None:
         """`remake` is called when the store lost its data: what else was in it is to be written.
 
-        A secret that is not known yet is taken from the store as soon as that is there.
+        `unwritten` says why those who write could not: looking does not, and a disk may be full. A
+        secret that is not known yet is taken from the store as soon as that is there.
         """
-        self.away = "" if secret.value is not None else "it did not answer at the start"
+        self._silent = "" if secret.value is not None else "it did not answer at the start"
         """Why the store does not answer; empty: it does."""
+        self._unwritten = unwritten
         self.is_foreign = False
         """Whether it holds the secret of another cluster: both sides' block keys differ."""
         self.wipes = 0
         self._store, self.secret, self._clock, self._remake = store, secret, clock, remake
         self._life: str | None = None
+        self._was_away = bool(self._silent)
+
+    @property
+    def away(self) -> str:
+        """Why the store does not answer, or cannot be written; empty: it does, and can."""
+        return self._silent or self._unwritten()
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -48,16 +61,16 @@ class Pulse:
 
     async def look(self) -> None:
         """Ask the store once."""
-        before = self.away
         try:
             async with asyncio.timeout(ANSWER_S):
                 await self._ask()
-            self.away = ""
+            self._silent = ""
         except TimeoutError:
-            self.away = f"no answer within {ANSWER_S:g} s"
+            self._silent = f"no answer within {ANSWER_S:g} s"
         except StoreUnavailable as error:
-            self.away = str(error)
-        if bool(before) != bool(self.away):
+            self._silent = str(error)
+        if self._was_away != bool(self.away):
+            self._was_away = not self._was_away
             log.warning("store", away=self.away or None)
 
     async def _ask(self) -> None:

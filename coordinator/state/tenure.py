@@ -34,6 +34,8 @@ class Tenure:
 
     def __init__(self, store: Store, clock: Clock, ttl_s: int = TTL_S) -> None:
         self.lease: LeaseId | None = None
+        self.away = ""
+        """Why the store could not be written last; empty: it could."""
         self.made = 0
         """How many leases there were: above 1, some were lost."""
         self._store, self._clock, self._ttl_s = store, clock, ttl_s
@@ -71,10 +73,12 @@ class Tenure:
         while not self._is_ended:
             try:
                 await self._write(await self._keep())
+                self.away = ""
             except LeaseLost:
                 log.warning("lease lost", made=self.made)
                 self.lease = None
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                self.away = str(error)
                 await self._clock.sleep(RETRY_S)  # readiness tells of it
             else:
                 await heard_within(self._wake, self._ttl_s / 3, self._clock)

@@ -31,6 +31,20 @@ T = TypeVar("T")
 KEPT_CHANGES = 1000
 """Changes that a watch can go back to; the oldest are forgotten."""
 
+BUSY_S = 2.5
+"""For another process that is writing: shorter than anybody waits for the store."""
+
+HELP = {
+    sqlite3.SQLITE_BUSY: f"another process has held it for more than {BUSY_S:g} s",
+    sqlite3.SQLITE_READONLY: "the file, its folder or its disk cannot be written",
+    sqlite3.SQLITE_FULL: "make room: nothing can be written any more",
+    sqlite3.SQLITE_CANTOPEN: "its folder is not there, or cannot be written",
+    sqlite3.SQLITE_NOTADB: "the file is another one's: name a new one, or put back a copy",
+    sqlite3.SQLITE_CORRUPT: "put back a copy: `lineside store import` fills a new file",
+    sqlite3.SQLITE_IOERR: "the disk fails, or is full",
+}
+"""What to do about SQLite's words, by its primary codes."""
+
 LOOK_S = 0.2
 """Between a watch's looks for what other processes wrote, and for leases that ended."""
 
@@ -137,13 +151,13 @@ class SqliteStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, called)
         except sqlite3.Error as error:
-            raise StoreUnavailable(f"SQLite: {error}") from error
+            raise StoreUnavailable(_said(error)) from error
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
             # No write-ahead log: to switch it on at once from two processes fails as locked.
             db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            db.execute("PRAGMA busy_timeout = 5000")
+            db.execute(f"PRAGMA busy_timeout = {int(1000 * BUSY_S)}")
             try:
                 tables.make(db)
             except sqlite3.Error:
@@ -151,3 +165,10 @@ class SqliteStore:
                 raise
             self._connection = db
         return self._connection
+
+
+def _said(error: sqlite3.Error) -> str:
+    """Return what SQLite says, and what that means."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    help_ = HELP.get(code)
+    return f"SQLite: {error}" + (f": {help_}" if help_ else "")
