@@ -117,7 +117,7 @@ async def _watch(whom: Listener, engines: list[Mapping[str, Any]]) -> None:
 
 def engines_shown(engines: Iterable[Mapping[str, Any]]) -> Group:
     """Return the table of engines, and below it what is wrong with each."""
-    numbers = ("blocks", "waiting", "running", "in flight", "wait", "full", "ages")
+    numbers = ("blocks", "worth", "waiting", "running", "in flight", "wait", "full", "ages")
     rows = table("engine", "model", "cache", *numbers, right=",".join(numbers))
     notes = []
     for engine in engines:
@@ -126,6 +126,7 @@ def engines_shown(engines: Iterable[Mapping[str, Any]]) -> Group:
             text(engine.get("model")),
             _state(engine),
             number(engine.get("blocks")),
+            number(engine.get("cache_worth_tokens")),
             number(engine.get("waiting")),
             number(engine.get("running")),
             number(engine.get("inflight")),

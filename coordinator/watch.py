@@ -3,7 +3,7 @@
 What an outcome means is `judges`' word; here it is told when there is one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.attempts import Attempt
 from coordinator.breaker import Breakers
@@ -17,6 +17,7 @@ from coordinator.refusal import Refusal
 from coordinator.service import Refused, Routed
 from coordinator.targets import ANYWHERE, Reach
 from coordinator.translate.requests import Untranslatable
+from coordinator.worth import CacheWorth
 from lineside.ids import TenantId
 
 
@@ -25,6 +26,8 @@ class WatchedService(MeteredService):
     """The metered service, watched."""
 
     breakers: Breakers
+    worth: CacheWorth = field(default_factory=CacheWorth)
+    """Told of every request that is sent to an engine."""
 
     async def route(
         self,
@@ -100,6 +103,10 @@ class WatchedService(MeteredService):
 
     def _sent(self, routed: Routed) -> None:
         routed.on_trial = self._judge(routed).sent()
+        target, candidate = routed.target, routed.candidate
+        if isinstance(target, Engine):
+            cached = candidate.overlap_tokens + candidate.speculative_tokens
+            self.worth.note(target.id, cached, self.clock.monotonic())
 
     def _moved(self, routed: Routed, failed: Attempt, judge: Judge, goes_on: bool) -> None:
         judge.tried(failed, goes_on)

@@ -68,6 +68,7 @@ class Admin:
         providers: Callable[[], Sequence[Mapping[str, object]]],
         silence_s: Callable[[], float],
         members: Callable[[], Mapping[str, object]],
+        worth: Callable[[EngineView], int | None],
     ) -> None:
         """`silence_s` says for how long the main loop has not run, on any thread."""
         self._service = service
@@ -79,6 +80,7 @@ class Admin:
         self._providers = providers
         self._silence_s = silence_s
         self._members = members
+        self._worth = worth
         self._last_ready = (503, b"")
 
     def application(self, main: asyncio.AbstractEventLoop) -> web.Application:
@@ -157,6 +159,7 @@ class Admin:
         return _json(
             [
                 engine_json(view, queue(view.engine.id, now))
+                | {"cache_worth_tokens": self._worth(view)}
                 | {"audit": audit_json(view, tallies.get(view.engine.id))}
                 for view in views
             ]

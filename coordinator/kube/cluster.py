@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from coordinator.kube.api import Api
 from coordinator.kube.custom_resources import CustomResources
+from coordinator.kube.deletion_costs import DeletionCosts, Worths
 from coordinator.kube.mirror import Mirror
 from coordinator.kube.pod_engines import Follow, PodEngines
 from coordinator.kube.settings import Kubernetes
@@ -34,6 +35,9 @@ class KubeCluster:
         self.mirror = Mirror(api, settings.namespaces, clock, random.Random())
         self.statuses = StatusWriter(api, clock, self._leads)
         self._leadership: Leadership | None = None
+        self.costs: DeletionCosts | None = None
+        """`None`: pods get no deletion costs."""
+        self._api, self._clock, self._settings = api, clock, settings
         self._pods = PodEngines(self.mirror, rules, follow)
         self._resources = CustomResources(
             self.mirror, rules, settings, told, self.statuses, self._leads
@@ -42,6 +46,13 @@ class KubeCluster:
     def stand(self, leadership: Leadership) -> None:
         """Write what became of resources whenever this coordinator leads; without it, never."""
         self._leadership = leadership
+
+    def weigh(self, worths: Worths) -> None:
+        """Write what engines are worth to their pods, where the settings ask for it."""
+        if self._settings.pod_deletion_cost:
+            self.costs = DeletionCosts(
+                self._api, self._clock, self._leads, self.mirror.pods, worths
+            )
 
     def _leads(self) -> bool:
         return self._leadership is not None and self._leadership.leads
@@ -80,6 +91,8 @@ class KubeCluster:
             tasks.create_task(self._resources.run(), name="apply custom resources")
             tasks.create_task(self._pods.run(), name="follow pods")
             tasks.create_task(self.statuses.run(), name="write statuses")
+            if self.costs is not None:
+                tasks.create_task(self.costs.run(), name="write deletion costs")
             if self._leadership is not None:
                 tasks.create_task(self._leadership.run(), name="lead")
 

@@ -31,7 +31,7 @@ class KubeViews(Collector):
         refused = GaugeMetricFamily("lineside_kubernetes_refused_objects", text, labels=[])
         text = "Lists of a kind; every one after the first heals a watch"
         lists = CounterMetricFamily("lineside_kubernetes_lists", text, labels=["kind"])
-        text = "Writes of statuses and events, by outcome"
+        text = "Writes of statuses, events and deletion costs, by outcome"
         writes = CounterMetricFamily("lineside_kubernetes_writes", text, labels=["outcome"])
         if (cluster := self._cluster) is not None:
             mirror = cluster.mirror
@@ -44,4 +44,6 @@ class KubeViews(Collector):
                 lists.add_metric([kind], count.lists)
             for outcome, number in cluster.statuses.counts.items():
                 writes.add_metric([outcome], number)
+            for outcome, number in cluster.costs.counts.items() if cluster.costs else ():
+                writes.add_metric([f"cost_{outcome}"], number)
         yield from (away, ages, objects, refused, lists, writes)
