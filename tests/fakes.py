@@ -40,7 +40,7 @@ class FakeEngine:
     """What it takes a message's tokens for; `None`: it has no such path."""
     _runner: web.AppRunner | None = None
 
-    async def start(self, port: int = 0) -> None:
+    async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
         app = web.Application(middlewares=[self._authenticated])
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/version", self._version)
@@ -53,9 +53,9 @@ class FakeEngine:
             app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        site = web.TCPSite(self._runner, host, port)
         await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self.url = f"http://{host}:{self._runner.addresses[0][1]}"
 
     @property
     def _authenticated(self) -> Middleware:

@@ -15,6 +15,8 @@ class Proxy:
         self.url, self.scheme = "", parts.scheme
         self.mute = False
         """Nothing that the server says is passed on; what clients say is."""
+        self.is_shut = False
+        """Whoever connects is cut off at once."""
         self.late_s = 0.0
         """By how much later each part of what the server says is passed on."""
         self._writers: set[asyncio.StreamWriter] = set()
@@ -26,6 +28,9 @@ class Proxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection on."""
+        if self.is_shut:
+            writer.transport.abort()
+            return
         with suppress(OSError):
             there, out = await asyncio.open_connection(self._host, self._port)
             self._writers |= {writer, out}

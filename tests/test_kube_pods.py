@@ -143,6 +143,16 @@ def test_a_port_is_one_server_whoever_selects_it() -> None:
     ]
 
 
+def test_of_two_pods_at_one_address_the_one_that_serves_counts() -> None:
+    roster, url = Roster(), "http://10.0.0.1:8000"
+    old, new = pod("a-old"), pod("b-new", is_ready=False)
+    assert servers(old, new, roster=roster)[url].uid == "uid-a-old"
+    going = pod("a-old", is_terminating=True)
+    assert servers(going, pod("b-new"), roster=roster)[url] == Hosting(
+        "uid-b-new", "n", (("app", "vllm"),)
+    )
+
+
 def test_a_worker_set_without_labels_selects_nothing() -> None:
     text = b"""
 apiVersion: kinference.buoyant.io/v1alpha1

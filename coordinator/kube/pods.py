@@ -137,6 +137,8 @@ class Roster:
         ready = {pod.uid for pod in there if pod.is_ready and not pod.is_terminating}
         self._were_ready = ready | (self._were_ready & {pod.uid for pod in there})
         there = [pod for pod in there if pod.uid in self._were_ready]
+        # Of two pods at one address, on the network of their node, the one that serves counts.
+        there.sort(key=lambda pod: (pod.is_terminating, not pod.is_ready, pod.name))
         found: dict[str, tuple[EngineSpec, Hosting]] = {}
         for selection in sorted(selections, key=lambda each: (each.namespace, each.name)):
             for pod in filter(selection.takes, there):

@@ -1,0 +1,33 @@
+"""Which pods a worker set selects, as the coordinator's ServiceAccount sees them: run where the
+cluster is, as a program. Prints them as JSON.
+
+All pods of hollow nodes have the same address, so they are no servers that could be told apart.
+"""
+
+import asyncio
+import json
+import random
+import sys
+
+from coordinator.kube.mirror import Mirror
+from coordinator.kube.pods import Selection
+from coordinator.kube.settings import Kubernetes
+from coordinator.kube.transport import connected
+from lineside.clock import SystemClock
+
+SELECTION = Selection("hollow", "lineside", {"app": "hollow-vllm"}, (8000,))
+
+
+async def found(kubeconfig: str) -> list[list[str | bool]]:
+    """Return address, node and name of each pod, and whether it is ready."""
+    said = Kubernetes(access="kubeconfig", kubeconfig=kubeconfig, namespaces=("lineside",))
+    api = await connected(said)
+    mirror = Mirror(api, said.namespaces, SystemClock(), random.Random())
+    await mirror.prime()
+    await api.close()
+    selected = filter(SELECTION.takes, mirror.pods())
+    return [[pod.ip, pod.node, pod.name, pod.is_ready] for pod in selected]
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(found(sys.argv[1]))))
