@@ -1,7 +1,7 @@
 """Refusals and failures in the words of each API: bodies, events, and events read back. Pure.
 
-The one place that knows how an API says that something went wrong. What it says, and with which
-status, is `refusal`'s.
+How an API says that something went wrong is in `error_kinds`. What it says, and with which status,
+is `refusal`'s.
 """
 
 from dataclasses import dataclass
@@ -10,45 +10,16 @@ from typing import Any
 import msgspec
 
 from coordinator.apis import Api
+from coordinator.error_kinds import OVERLOADED, STATUS, anthropic_error, response_error
 from coordinator.refusal import Reply
 
 _encode = msgspec.json.encode
-
-ANTHROPIC_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
-"""What Anthropic calls a status; other 4xx are `invalid_request_error`, 5xx `api_error`."""
-
-OVERLOADED = 529
-"""Anthropic's status of a service that did not take a request."""
-
-_STATUS = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,  # of a response, and OpenAI's code
-    "insufficient_quota": 429,
-    "server_error": 500,  # of a response
-    "overloaded_error": OVERLOADED,
-    "timeout_error": 504,
-}
-"""Statuses of errors that come in a stream, where there is none: by type, or by code."""
 
 
 def body(reply: Reply, api: Api | None, request_id: str) -> bytes:
     """Return a refusal as an answer's body. `None`: a path of no API, answered as OpenAI does."""
     if api is Api.ANTHROPIC_MESSAGES:
-        return _encode(_anthropic(reply, request_id))
+        return _encode(anthropic_error(reply.status, reply.message, request_id))
     return reply.openai_body()
 
 
@@ -56,9 +27,10 @@ def event(reply: Reply, api: Api, request_id: str) -> bytes:
     """Return a refusal as the last event of a stream that had begun."""
     match api:
         case Api.ANTHROPIC_MESSAGES:
-            return b"event: error\ndata: " + _encode(_anthropic(reply, request_id)) + b"\n\n"
+            error = anthropic_error(reply.status, reply.message, request_id)
+            return b"event: error\ndata: " + _encode(error) + b"\n\n"
         case Api.OPENAI_RESPONSES:
-            said = {"type": "error", "code": reply.reason, "message": reply.message, "param": None}
+            said = response_error(reply.reason, reply.message)
             return b"event: error\ndata: " + _encode(said) + b"\n\n"
         case _:
             return b"data: " + reply.openai_body() + b"\n\n"
@@ -99,13 +71,6 @@ def read_event(api: Api, data: bytes) -> ErrorEvent:
     return ErrorEvent(status, data)
 
 
-def _anthropic(reply: Reply, request_id: str) -> dict[str, Any]:
-    usual = "invalid_request_error" if reply.status < 500 else "api_error"
-    kind = ANTHROPIC_TYPES.get(reply.status, usual)
-    error = {"type": kind, "message": reply.message}
-    return {"type": "error", "error": error, "request_id": request_id}
-
-
 def _of_response(said: dict[str, Any]) -> dict[str, Any]:
     """Return the error in an `error` event of a response, or in the one of a response failed."""
     response = said.get("response")
@@ -124,7 +89,7 @@ def _status(code: Any, kind: Any) -> int:
     if isinstance(code, int) and 400 <= code < 600:
         return code
     named = (said for said in (kind, code) if isinstance(said, str))
-    return next((_STATUS[said] for said in named if said in _STATUS), 500)
+    return next((STATUS[said] for said in named if said in STATUS), 500)
 
 
 def in_shape(api: Api | None, status: int, body: bytes, request_id: str) -> bytes:
@@ -140,7 +105,7 @@ def in_shape(api: Api | None, status: int, body: bytes, request_id: str) -> byte
         return body
     message = error.get("message")
     told = message if isinstance(message, str) else f"the engine refused it, with status {status}"
-    return _encode(_anthropic(Reply(status, "", "", told), request_id))
+    return _encode(anthropic_error(status, told, request_id))
 
 
 def is_no_answer(status: int, body: bytes) -> bool:

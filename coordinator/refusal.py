@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
+from coordinator.error_kinds import OPENAI
 from coordinator.fields import BadRequest
 from coordinator.reply import RETRY_SOON as RETRY_SOON
 from coordinator.reply import Reply as Reply
@@ -284,12 +285,7 @@ def to_reply(refusal: Refusal) -> Reply:
             assert_never(refusal)
 
 
-_DENIED = {
-    400: "BadRequestError",
-    404: "NotFoundError",
-    429: "RateLimitError",
-    503: "ServiceUnavailableError",
-}
+_DENIED = {status: OPENAI[status] for status in (400, 404, 429, 503)}
 """What OpenAI clients call a rejection; any other is a denied permission."""
 
 

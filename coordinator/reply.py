@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from coordinator.error_kinds import openai_error
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -20,14 +22,7 @@ class Reply:
 
     def openai_error(self) -> dict[str, Any]:
         """Return the error in the shape of the OpenAI API, as the engines send it."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.type,
-                "param": self.param,
-                "code": self.status,
-            }
-        }
+        return openai_error(self.status, self.message, self.type, self.param)
 
     def openai_body(self) -> bytes:
         """Return the error as a response's body."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coordinator import error_shapes
+from coordinator import error_kinds, error_shapes
 from coordinator.apis import Api
 from coordinator.error_shapes import ErrorEvent, in_shape, is_no_answer, read_event
 from coordinator.refusal import (
@@ -16,10 +16,12 @@ from coordinator.refusal import (
     Overloaded,
     PolicyDenied,
     Refusal,
+    Reply,
     UpstreamBroken,
     UpstreamTimeout,
     to_reply,
 )
+from coordinator.translate import errors
 
 MESSAGES = Api.ANTHROPIC_MESSAGES
 
@@ -165,3 +167,16 @@ def test_an_engine_without_an_api_is_told_from_one_without_a_model(
     status: int, body: bytes, is_so: bool
 ) -> None:
     assert is_no_answer(status, body) is is_so
+
+
+@pytest.mark.parametrize(
+    "status", [400, 401, 402, 403, 404, 409, 413, 422, 429, 500, 503, 504, 529]
+)
+def test_an_error_is_called_the_same_whoever_words_it(status: int) -> None:
+    ours, kind = Reply(status, "", error_kinds.openai_kind(status), "m"), Api.ANTHROPIC_MESSAGES
+    said = json.loads(error_shapes.body(ours, kind, "r"))["error"]["type"]
+    assert json.loads(errors.of(kind, status, "m"))["error"]["type"] == said
+    chat = json.loads(errors.of(Api.OPENAI_CHAT, status, "m"))["error"]
+    assert (chat["type"], chat["code"]) == (ours.openai_error()["error"]["type"], status)
+    event = error_shapes.read_event(kind, errors.anthropic(status, "m"))
+    assert event.status == {402: 500, 409: 400, 422: 400, 503: 529}.get(status, status)

@@ -5,11 +5,11 @@ key or address: what else they say is the operator's business.
 """
 
 import re
-from typing import Any
 
 import msgspec
 
 from coordinator.apis import Api
+from coordinator.error_kinds import anthropic_error, openai_error, response_error
 
 _encode = msgspec.json.encode
 
@@ -43,33 +43,6 @@ _WORDS = {
     529: "the provider is overloaded; try again shortly",
 }
 
-_CHAT_TYPES = {
-    400: "BadRequestError",
-    401: "AuthenticationError",
-    403: "PermissionDeniedError",
-    404: "NotFoundError",
-    408: "RequestTimeoutError",
-    413: "RequestEntityTooLargeError",
-    422: "BadRequestError",
-    429: "RateLimitError",
-    502: "BadGatewayError",
-    503: "ServiceUnavailableError",
-    504: "GatewayTimeoutError",
-    529: "ServiceUnavailableError",
-}
-
-_ANTHROPIC_TYPES = {
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
-
 
 def words(status: int, text: str) -> str:
     """Return what a client is told: the provider's words if they are safe, else ours."""
@@ -82,24 +55,18 @@ def words(status: int, text: str) -> str:
 
 def chat(status: int, text: str) -> bytes:
     """Return an error as OpenAI's API has it."""
-    usual = "BadRequestError" if status < 500 else "InternalServerError"
-    kind = _CHAT_TYPES.get(status, usual)
-    error = {"message": words(status, text), "type": kind, "param": None, "code": status}
-    return _encode({"error": error})
+    return _encode(openai_error(status, words(status, text)))
 
 
 def anthropic(status: int, text: str) -> bytes:
     """Return an error as Anthropic's API has it."""
-    usual = "invalid_request_error" if status < 500 else "api_error"
-    error = {"type": _ANTHROPIC_TYPES.get(status, usual), "message": words(status, text)}
-    return _encode({"type": "error", "error": error})
+    return _encode(anthropic_error(status, words(status, text)))
 
 
 def responses_event(status: int, text: str, number: int) -> bytes:
     """Return an error as an event of a response has it."""
     code = "rate_limit_exceeded" if status == 429 else "server_error"
-    said: dict[str, Any] = {"type": "error", "code": code, "message": words(status, text)}
-    return _encode(said | {"param": None, "sequence_number": number})
+    return _encode(response_error(code, words(status, text), number))
 
 
 class _Numbered(msgspec.Struct):
