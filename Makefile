@@ -4,10 +4,10 @@ BIN := .venv/bin
 VLLM_VENV ?= .venv-vllm
 ORACLE_VENV ?= .venv-oracle
 CLUSTER_CACHE ?= .cluster
-USUAL := not soak and not vllm and not oracle and not cluster and not state
+USUAL := not soak and not vllm and not oracle and not cluster and not state and not skew
 PROTO := $(wildcard proto/lineside/v1/*.proto)
 
-.PHONY: setup demo demo-envoy test test-random test-state test-soak test-vllm test-tokens test-cluster check format lock proto docs manifests bench bench-routing clean
+.PHONY: setup demo demo-envoy test test-random test-state test-skew test-soak test-vllm test-tokens test-cluster check format lock proto docs manifests bench bench-routing clean
 
 setup: .venv/ready
 
@@ -31,10 +31,13 @@ test: setup ## everything, under five minutes; a file stays in one process
 	  $(BIN)/python -m pytest -m "flow and $(USUAL)" --last-failed --last-failed-no-failures none; }
 
 test-random: setup ## the properties on examples that no run has tried yet
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not flow and not soak and not vllm and not oracle" --hypothesis-profile=random
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not flow and $(USUAL)" --hypothesis-profile=random
 
 test-state: setup ## coordinators that share an etcd, as processes, for minutes: deaths, losses, write rates
 	$(BIN)/python -m pytest -s -m state
+
+test-skew: setup ## agent and coordinator one release apart, both ways; SKEW_REV names the other one
+	$(BIN)/python -m pytest -s -m skew tests/skew
 
 test-soak: setup ## ten minutes of churn, after which nothing may be left; SOAK_S=60 for a short one
 	$(BIN)/python -m pytest -s -p no:logging -m soak # that plugin keeps every record until the end
@@ -56,7 +59,7 @@ check: setup ## format, lint, types, layers, fast tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -m "not flow"
+	$(BIN)/python -m pytest -q -m "not flow and $(USUAL)"
 
 format: setup
 	$(BIN)/ruff format .

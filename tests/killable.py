@@ -24,10 +24,22 @@ _RNG = random.SystemRandom()
 class Process:
     """`python -m …`, started with the same words and the same configuration each time."""
 
-    def __init__(self, name: str, words: list[str], config: dict[str, Any] | None, log: Path):
+    def __init__(
+        self,
+        name: str,
+        words: list[str],
+        config: dict[str, Any] | None,
+        log: Path,
+        *,
+        tree: Path | None = None,
+        environ: dict[str, str] | None = None,
+    ):
+        """`tree`, `environ`: where its code is; `None`: this one's."""
         self.name = name
         self.pids: list[int] = []
-        self._words, self._config, self._log = words, config, log
+        self.config = config or {}
+        self._words, self._log = words, log
+        self._tree, self._environ = tree, environ
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -39,11 +51,13 @@ class Process:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,  # so that a child it leaves behind can be told
+                cwd=self._tree,
+                env=self._environ,
             )
         self.pids.append(self._process.pid)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(self._config).encode() if self._config else b"")
+        self._process.stdin.write(json.dumps(self.config).encode() if self.config else b"")
         self._process.stdin.close()
         async with asyncio.timeout(LIMIT_S):
             line = await self._process.stdout.readline()
