@@ -30,7 +30,7 @@ class Try:
 
     @property
     def only_deletes(self) -> bool:
-        """Whether nothing is left to read its revision from: a later one may have been told."""
+        """Whether nothing is left to tell whose it was, and at which revision."""
         return set(self.writes.values()) == {None}
 
 
@@ -43,6 +43,7 @@ class Tries:
     unexplained: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     _count: int = 0
+    _listed: int = 0
 
     def begin(self, client: int, writes: Sequence[Write]) -> Try:
         made = Try(self._count, client, {})
@@ -62,13 +63,12 @@ class Tries:
         self._note(made, word, None)
         if made.seen is not None:
             self._close(made)
+        elif isinstance(outcome, int) and outcome <= self._listed:
+            self.open.pop(made.number)  # while its answer was under way
 
     def _close(self, made: Try) -> None:
         """A watch has told of it: what it told has to be what the client was told."""
-        is_told = made.outcome in (made.seen, LOST)
-        if made.only_deletes and isinstance(made.outcome, int):
-            is_told = made.seen is not None and made.seen <= made.outcome
-        if not is_told:
+        if made.outcome not in (made.seen, LOST) and not made.only_deletes:
             self._doubt(f"try {made} was told {made.outcome}, and carried out at {made.seen}")
         self.open.pop(made.number, None)
 
@@ -86,11 +86,12 @@ class Tries:
             for each in self._suspects(there)
             if all(each.writes.get(key, b"none") == value for key, value in there.items())
         ]
-        exact = [each for each in found if each.outcome == revision]
+        # Of deletions alone several may be meant: rather one that is known, or under way.
+        found.sort(key=lambda each: (each.outcome != revision, each.outcome is not PENDING))
         if not found:
             self._doubt(f"revision {revision} is nobody's: {there}")
             return
-        made = (exact or found)[0]
+        made = found[0]
         made.seen = revision
         self._note(made, "seen", revision)
         if made.outcome is not PENDING:
@@ -104,6 +105,7 @@ class Tries:
 
     def listed(self, revision: int) -> None:
         """A watch lost some changes: of what was carried out up to here it will not tell."""
+        self._listed = revision
         for made in list(self.open.values()):
             if isinstance(made.outcome, int) and (made.only_deletes or made.outcome <= revision):
                 self.open.pop(made.number)

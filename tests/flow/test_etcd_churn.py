@@ -32,7 +32,7 @@ from tests.etcds import Member, until
 from tests.proxies import Proxy, proxy
 from tests.tries import LOST, REFUSED, Tries
 
-pytestmark = [pytest.mark.flow, pytest.mark.state, etcds.needs_etcd]
+pytestmark = [pytest.mark.flow, pytest.mark.state, etcds.needs_sound_etcd]
 
 CHURN_S = float(os.environ.get("CHURN_S", "60"))
 PAUSE_S = 0.1
@@ -249,7 +249,7 @@ async def settled_rss(scene: Scene) -> int:
 async def test_after_churn_the_store_is_the_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with etcds.members(tmp_path, 3) as members:
+    with etcds.members(tmp_path, 3, etcd=etcds.sound_binary()) as members:
         before = await taken_warm(members)
         async with AsyncExitStack() as stack:
             proxies = [await stack.enter_async_context(proxy(each.url)) for each in members]
