@@ -136,7 +136,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     """Make every part; what must be closed is put on `stack`. Raises `OSError`."""
     lag, registry, keys = Lag(), _registry(), ProviderKeys()
     store, secret = await _opened(config, stack)
-    credentials = Credentials.of(config.engines)
+    credentials = Credentials.of(config.engines, config.kubernetes.engine_key_file is not None)
     probes = await stack.enter_async_context(
         aiohttp.ClientSession(middlewares=credentials.middlewares())
     )

@@ -29,15 +29,28 @@ _Origin = tuple[str, str | None, int | None]
 class Credentials:
     """The keys in force. Written by discovery's looks, read by every request."""
 
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        """`files` by the engine's URL."""
+    def __init__(self, files: Mapping[str, Path], more: bool = False) -> None:
+        """`files` by the engine's URL; `more`: there may be others later."""
         self._files = {_origin(URL(url)): path for url, path in files.items()}
         self._keys: dict[_Origin, str] = {}
+        self._more = more
 
     @classmethod
-    def of(cls, specs: Iterable[EngineSpec]) -> "Credentials":
+    def of(cls, specs: Iterable[EngineSpec], more: bool = False) -> "Credentials":
         """Return the keys that a configuration names, not read yet."""
-        return cls({spec.url: Path(spec.api_key_file) for spec in specs if spec.api_key_file})
+        files = {spec.url: Path(spec.api_key_file) for spec in specs if spec.api_key_file}
+        return cls(files, more)
+
+    def add(self, spec: EngineSpec) -> None:
+        """Take a server in that came later."""
+        if spec.api_key_file is not None:
+            self._files[_origin(URL(spec.url))] = Path(spec.api_key_file)
+
+    def drop(self, spec: EngineSpec) -> None:
+        """Send no key there any more: another server may get the address."""
+        origin = _origin(URL(spec.url))
+        self._files.pop(origin, None)
+        self._keys.pop(origin, None)
 
     async def look(self, url: str) -> str:
         """Do as `read` does, on a thread: the file may lie on a disk that is far away."""
@@ -64,7 +77,7 @@ class Credentials:
 
     def middlewares(self) -> tuple[aiohttp.ClientMiddlewareType, ...]:
         """Return what a session needs to send the keys; nothing where there are none."""
-        return (self._add,) if self._files else ()
+        return (self._add,) if self._files or self._more else ()
 
     def headers(self, base_url: str) -> dict[str, str]:
         """Return what an engine is to be sent, for a gateway that sends requests by itself."""

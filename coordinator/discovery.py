@@ -125,8 +125,11 @@ class Discovery:
             self._watch_all(self._tasks)
 
     def _put(self, spec: EngineSpec, pod: Hosting) -> None:
+        if self._pods.get(spec) == pod:
+            return
         if spec not in self._engines:
             self._away[spec], self._wake[spec] = NOT_ASKED, asyncio.Event()
+            self._credentials.add(spec)
             self._engines[spec] = (unseen(spec, self._node),)
         was = self._reason(spec)
         self._pods[spec] = pod
@@ -144,6 +147,7 @@ class Discovery:
         for known in (self._engines, self._away, self._met, self._pods, self._wake):
             known.pop(spec, None)
         self._guessed.discard(spec)
+        self._credentials.drop(spec)
         if (watch := self._watching.pop(spec, None)) is not None:
             watch.cancel()
         log.info("engine left", url=spec.url)

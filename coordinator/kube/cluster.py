@@ -38,7 +38,7 @@ class KubeCluster:
         self.costs: DeletionCosts | None = None
         """`None`: pods get no deletion costs."""
         self._api, self._clock, self._settings = api, clock, settings
-        self._pods = PodEngines(self.mirror, rules, follow)
+        self._pods = PodEngines(self.mirror, rules, follow, settings.engine_key_file)
         self._resources = CustomResources(
             self.mirror, rules, settings, told, self.statuses, self._leads
         )

@@ -23,10 +23,13 @@ Follow = Callable[[Mapping[EngineSpec, Hosting]], object]
 class PodEngines:
     """The only one that names pods to discovery."""
 
-    def __init__(self, mirror: Mirror, rules: Rules, follow: Follow) -> None:
-        """`follow` hears of every server that is in a pod."""
+    def __init__(
+        self, mirror: Mirror, rules: Rules, follow: Follow, key_file: str | None = None
+    ) -> None:
+        """`follow` hears of every server that is in a pod; `key_file` has their key."""
         self._mirror, self._rules, self._follow = mirror, rules, follow
-        self._roster = Roster()
+        self._roster = Roster(key_file)
+        self._told: Mapping[EngineSpec, Hosting] = {}
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -40,7 +43,10 @@ class PodEngines:
 
     def look(self) -> None:
         """Bring discovery in line with pods and resources."""
-        self._follow(self._roster.servers(self._selections(), self._mirror.pods()))
+        servers = self._roster.servers(self._selections(), self._mirror.pods())
+        if servers != self._told:
+            self._told = servers
+            self._follow(servers)
 
     def _selections(self) -> list[Selection]:
         own = (each for each in self._rules.resources.worker_sets if not is_gateway_pool(each))

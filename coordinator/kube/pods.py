@@ -94,13 +94,6 @@ class Selection:
     replay: int | None = None
     tokenizer: str | None = None
 
-    def takes(self, pod: Pod) -> bool:
-        """Whether a pod is one of them."""
-        labels = dict(pod.labels)
-        return pod.namespace == self.namespace and all(
-            labels.get(key) == value for key, value in self.labels.items()
-        )
-
 
 def selection_of(worker_set: InferenceWorkerSet) -> Selection | None:
     """Return what a worker set selects; `None`: no pods. Without labels it selects none."""
@@ -124,7 +117,9 @@ class Roster:
     yet, one that was and is not ready any more keeps its place, since its cache may be back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, key_file: str | None = None) -> None:
+        """`key_file` holds the key that the servers want."""
+        self._key_file = key_file
         self._were_ready: set[str] = set()
 
     def servers(
@@ -140,9 +135,12 @@ class Roster:
         # Of two pods at one address, on the network of their node, the one that serves counts.
         there.sort(key=lambda pod: (pod.is_terminating, not pod.is_ready, pod.name))
         found: dict[str, tuple[EngineSpec, Hosting]] = {}
+        labelled = [(pod, frozenset(pod.labels)) for pod in there]
         for selection in sorted(selections, key=lambda each: (each.namespace, each.name)):
-            for pod in filter(selection.takes, there):
-                for spec in _specs(selection, pod):
+            wanted = frozenset(selection.labels.items())
+            chosen = (pod for pod, labels in labelled if wanted <= labels)
+            for pod in (each for each in chosen if each.namespace == selection.namespace):
+                for spec in _specs(selection, pod, self._key_file):
                     found.setdefault(spec.url, (spec, _hosting(pod)))
         return dict(found.values())
 
@@ -152,7 +150,7 @@ def _hosting(pod: Pod) -> Hosting:
     return Hosting(pod.uid, pod.namespace, pod.labels, unfit)
 
 
-def _specs(selection: Selection, pod: Pod) -> Iterator[EngineSpec]:
+def _specs(selection: Selection, pod: Pod, key_file: str | None) -> Iterator[EngineSpec]:
     host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
     for port in selection.http:
         yield EngineSpec(
@@ -161,6 +159,7 @@ def _specs(selection: Selection, pod: Pod) -> Iterator[EngineSpec]:
             replay=_endpoint(host, selection.replay),
             tokenizer=selection.tokenizer,
             node=pod.node or None,
+            api_key_file=key_file,
         )
 
 

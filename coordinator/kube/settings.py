@@ -29,6 +29,9 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namespaces: tuple[Namespace, ...] = ("default",)
     """Where resources and pods are read; `*`: everywhere, which takes rights of the whole
     cluster."""
+    engine_key_file: FilePath | None = None
+    """File with the key that servers in pods want (`--api-key`), one for all, read again when it
+    changes. `null`: they want none."""
     key_dir: Annotated[str, Meta(pattern=r"^/\S*\Z", title="/PATH")] = "/etc/lineside/secrets"
     """Custom resources may name key files below this directory and no others: who may write a
     resource need not be allowed to read what this process can."""

@@ -1,7 +1,8 @@
-"""Which pods a worker set selects, as the coordinator's ServiceAccount sees them: run where the
-cluster is, as a program. Prints them as JSON.
+"""Pods that kubelets run, as the coordinator's ServiceAccount sees them: run where the cluster is.
 
-All pods of hollow nodes have the same address, so they are no servers that could be told apart.
+Prints those that are labelled as the one that a worker set selects, as JSON.
+
+All pods of hollow nodes have the same address, so they come to one server.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import random
 import sys
 
 from coordinator.kube.mirror import Mirror
-from coordinator.kube.pods import Selection
+from coordinator.kube.pods import Roster, Selection
 from coordinator.kube.settings import Kubernetes
 from coordinator.kube.transport import connected
 from lineside.clock import SystemClock
@@ -25,8 +26,10 @@ async def found(kubeconfig: str) -> list[list[str | bool]]:
     mirror = Mirror(api, said.namespaces, SystemClock(), random.Random())
     await mirror.prime()
     await api.close()
-    selected = filter(SELECTION.takes, mirror.pods())
-    return [[pod.ip, pod.node, pod.name, pod.is_ready] for pod in selected]
+    pods = {pod.uid: pod for pod in mirror.pods()}
+    (of_one,) = Roster().servers([SELECTION], pods.values()).values()
+    alike = [each for each in pods.values() if each.labels == pods[of_one.uid].labels]
+    return [[pod.ip, pod.node, pod.name, pod.is_ready] for pod in alike]
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -56,7 +57,12 @@ async def test_nobody_listens() -> None:
 class Watched:
     """A discovery at work."""
 
-    def __init__(self, specs: Sequence[EngineSpec], session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self,
+        specs: Sequence[EngineSpec],
+        session: aiohttp.ClientSession,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.cluster = Cluster()
         self.appeared: list[str] = []
         self.looked: set[str] = set()
@@ -65,7 +71,7 @@ class Watched:
             specs,
             self.cluster,
             session,
-            Credentials({}),
+            credentials or Credentials({}),
             node=NodeId("n"),
             stride=4,
             probe_s=0.05,
@@ -234,6 +240,30 @@ async def test_another_pod_at_the_same_address_is_another_engine() -> None:
         assert not watched.cluster.snapshot(0.0).engines[0].linked
         await until(lambda: watched.away() == [""])
         assert watched.appeared == [id, id]
+
+
+async def test_servers_of_pods_get_their_key_and_others_at_the_address_do_not(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("k3y\n")
+    credentials = Credentials({}, more=True)
+    async with (
+        fake_engines(FakeEngine(key="k3y")) as (engine,),
+        aiohttp.ClientSession(middlewares=credentials.middlewares()) as session,
+    ):
+        watched = Watched([], session, credentials)
+        task = asyncio.create_task(watched.discovery.run())
+        spec = EngineSpec(url=engine.url, api_key_file=str(file))
+        watched.discovery.follow({spec: pod()})
+        await until(lambda: watched.away() == [""])
+        assert credentials.headers(engine.url) == {"authorization": "Bearer k3y"}
+        watched.discovery.follow({})
+        assert credentials.headers(engine.url) == {}
+        async with session.get(f"{engine.url}/v1/models") as answer:
+            assert answer.status == 401
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_server_of_the_configuration_is_no_pods() -> None:
