@@ -52,7 +52,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "tokens that name no node": {"agent": {"needsNode": False}},
     "resources of other namespaces": {
         "coordinator": {
-            "kubernetes": {"namespaces": ["models", "inference"], "podDeletionCost": True}
+            "kubernetes": {
+                "namespaces": ["models", "inference"],
+                "podDeletionCost": True,
+                "engineKeySecret": "vllm",
+                "keyVariables": ["OPENAI_KEY"],
+            }
         }
     },
     "resources of every namespace": {"coordinator": {"kubernetes": {"namespaces": ["*"]}}},

@@ -130,6 +130,20 @@ def older() -> list[dict[str, Any]]:
     return [{**first, "metadata": {**first["metadata"], "annotations": {}}}, *rest]
 
 
+READS = """\
+transport: plaintext
+kubernetes: { access: in-cluster, namespaces: [lineside, models] }
+node_proof: service-account
+service_accounts: { accounts: [lineside/lineside-agent] }
+"""
+
+
+def configured() -> dict[str, Any]:
+    """A coordinator with a ConfigMap of settings."""
+    volume = {"name": "config", "configMap": {"name": "settings"}}
+    return pod("lineside-coordinator-0", "coordinator", volumes=[volume])
+
+
 def waiting(name: str, part: str, reason: str) -> dict[str, Any]:
     made = pod(name, part, ready=False)
     made["status"]["phase"] = "Pending"
@@ -464,11 +478,14 @@ PROBLEMS: dict[str, tuple[Callable[[dict[str, Any]], None], str, str, str, str]]
         "networkPolicies.engines.selector",
     ),
     "a key that coordinators do not know": (
-        pods(vllm("--api-key=k", *ARGS)),
+        lambda answers: (
+            pods(vllm("--api-key=k", *ARGS), configured())(answers),
+            answers.update({f"{CORE}/configmaps/settings": {"data": {"coordinator.yaml": READS}}}),
+        ),
         "engine",
         "problem",
-        "it asks for a key, and of pods that a worker set selects coordinators know none",
-        "NetworkPolicy",
+        "it asks for a key, and coordinators have none for pods that worker sets select",
+        "coordinator.kubernetes.engineKeySecret",
     ),
     "no engines": (
         lambda answers: answers.update(

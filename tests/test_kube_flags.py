@@ -107,7 +107,7 @@ def test_the_example_s_server_has_all_that_lineside_needs() -> None:
     assert is_vllm(container)
     assert flags.publishes and flags.prefix_caching and flags.details and flags.log_stats
     assert flags.events is not None and flags.events["replay_endpoint"] == "tcp://*:5558"
-    assert (flags.port, flags.has_key) == (8000, False)
+    assert (flags.port, flags.has_key) == (8000, True)
 
 
 @pytest.mark.parametrize(

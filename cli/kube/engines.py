@@ -20,11 +20,14 @@ GPU = "nvidia.com/gpu"
 
 
 def of_engine(
-    server: Server, agents: Sequence[Process], policies: Sequence[Mapping[str, Any]] | None
+    server: Server,
+    agents: Sequence[Process],
+    policies: Sequence[Mapping[str, Any]] | None,
+    has_key: bool,
 ) -> list[Check]:
-    """Return all there is to say of one engine's pod."""
+    """Return all there is to say of one engine's pod. `has_key`: coordinators have one for pods."""
     return [
-        *_itself(server),
+        *_itself(server, has_key),
         *_cache(server),
         *_events(server),
         *_agent(server, agents),
@@ -32,17 +35,16 @@ def of_engine(
     ]
 
 
-def _itself(server: Server) -> Iterator[Check]:
+def _itself(server: Server, has_key: bool) -> Iterator[Check]:
     if (why := why_not_ready(server.pod)) is not None:
         text = f"its pod is not ready: {why}"
         yield Check("ready", "problem", text, f"kubectl describe pod, logs of {server.name}")
     if not server.worker_set:
         text = "no InferenceWorkerSet selects it: coordinators know it only if their settings do"
         yield Check("worker_set", "note", text)
-    elif server.flags.has_key:
-        text = "it asks for a key, and of pods that a worker set selects coordinators know none"
-        help = "take the key away, and let only coordinators and agents in (a NetworkPolicy)"
-        yield Check("key", "problem", text, help)
+    elif server.flags.has_key and not has_key:
+        text = "it asks for a key, and coordinators have none for pods that worker sets select"
+        yield Check("key", "problem", text, "coordinator.kubernetes.engineKeySecret")
     if server.answered:
         release = release_of(server.version)
         said = f"vLLM {server.version}" if server.version else "an engine without /version"
@@ -201,7 +203,7 @@ def _network(
         yield Check("event_ports", "problem", text, "let the agents' pods in")
     if http.everybody and not server.flags.has_key:
         text = "anybody in the cluster may send it requests, past every policy and limit"
-        help = "set networkPolicies.engines.selector to its labels, or write a policy of your own"
+        help = "set networkPolicies.engines.selector to its labels, and VLLM_API_KEY"
         yield Check("http_port", "warning", text, help)
 
 

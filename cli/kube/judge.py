@@ -47,7 +47,8 @@ def judged(seen: Seen, release: str, now: datetime) -> list[Report]:
         help = "see deploy/examples/vllm.yaml; -n names the namespace of Lineside"
         reports.append(Report("engines", True, [Check("engines", "warning", text, help)]))
     for server in seen.servers:
-        found = of_engine(server, seen.agents, seen.policies)
+        has_key = seen.config is None or seen.config.kubernetes.engine_key_file is not None
+        found = of_engine(server, seen.agents, seen.policies, has_key)
         reports.append(Report(f"engine {server.name}", True, found))
     return [report for report in reports if report.checks]
 

@@ -307,6 +307,8 @@ async def _certificates(on: Asker, pods: list[Json]) -> Mapping[str, bytes]:
         answer = await on.get(f"/api/v1/namespaces/{on.namespace}/secrets/{name}")
         if not on.blinds.note(answer, f"secret {name}", f"get secrets/{name}", absent=(404,)):
             continue
+        if (answer.body or {}).get("type") == "kubernetes.io/service-account-token":
+            continue  # the cluster's own, as old ones mount them
         for key, text in ((answer.body or {}).get("data") or {}).items():
             if key.endswith(".crt"):
                 found[f"{name}/{key}"] = base64.b64decode(text)

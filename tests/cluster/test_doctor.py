@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -73,23 +72,8 @@ def test_manifests_that_were_applied_are_found_and_judged(applied: Whole) -> Non
 
 def test_who_may_not_look_is_told_what_to_allow(applied: Whole, tmp_path: Path) -> None:
     applied.kubectl("create", "serviceaccount", "looker", "-n", "default")
-    secrets = until(
-        lambda: [
-            each
-            for each in applied.listed("secrets", "-n", "default")
-            if each["metadata"]["name"].startswith("looker-token")
-        ],
-        lambda found: bool(found),
-    )
-    token = applied.run(
-        *("sh", "-c", f"echo {secrets[0]['data']['token']} | base64 -d")
-    ).stdout.strip()
-    config: dict[str, Any] = json.loads(
-        applied.kubectl("config", "view", "--raw", "--flatten", "-o", "json")
-    )
-    config["users"] = [{"name": config["users"][0]["name"], "user": {"token": token}}]
     file = tmp_path / "kubeconfig"
-    file.write_text(json.dumps(config))
+    token = applied.login("default", "looker", file)
     code, parts = doctor(applied, "--kubeconfig", str(file), "-n", "lineside")
     assert code == 1
     assert {message for level, check, message in parts["cluster"] if check == "blind"} >= {

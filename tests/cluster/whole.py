@@ -3,6 +3,7 @@
 Scheduler, controllers, RBAC, and hollow nodes, which run no containers.
 """
 
+import base64
 import json
 import os
 import signal
@@ -49,6 +50,22 @@ class Whole:
         """Return the objects of a kind."""
         items: list[Any] = json.loads(self.kubectl("get", kind, "-o", "json", *words))["items"]
         return items
+
+    def login(self, namespace: str, account: str, file: Path) -> str:
+        """Write a kubeconfig of a ServiceAccount; return its token."""
+        secrets = until(
+            lambda: [
+                each
+                for each in self.listed("secrets", "-n", namespace)
+                if each["metadata"]["name"].startswith(f"{account}-token")
+            ],
+            lambda found: bool(found),
+        )
+        token = base64.b64decode(secrets[0]["data"]["token"]).decode()
+        config = json.loads(self.kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
+        config["users"] = [{"name": config["users"][0]["name"], "user": {"token": token}}]
+        file.write_text(json.dumps(config))
+        return token
 
 
 @contextmanager

@@ -73,6 +73,12 @@ capabilities: { drop: [ALL] }
 {{- end }}
 {{- if .Values.coordinator.kubernetes.enabled }}
 {{- $_ := set $own "kubernetes" (dict "access" "in-cluster" "namespaces" (include "lineside.namespaces" . | fromJsonArray)) }}
+{{- if .Values.coordinator.kubernetes.engineKeySecret }}
+{{- $_ := set $own.kubernetes "engine_key_file" "/etc/lineside/engines/key" }}
+{{- end }}
+{{- with .Values.coordinator.kubernetes.keyVariables }}
+{{- $_ := set $own.kubernetes "key_variables" . }}
+{{- end }}
 {{- if .Values.coordinator.kubernetes.podDeletionCost }}
 {{- $_ := set $own.kubernetes "pod_deletion_cost" true }}
 {{- end }}
