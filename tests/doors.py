@@ -40,6 +40,14 @@ class Sim:
             load: int = (await answer.json())["server_load"]
             return load
 
+    async def listens(self) -> bool:
+        """Whether connections are taken."""
+        try:
+            async with aiohttp.ClientSession() as client, client.get(f"{self.url}/health"):
+                return True
+        except aiohttp.ClientError:
+            return False
+
     async def asked(self) -> int:
         """Return how many requests it has ended, in whatever way."""
         async with aiohttp.ClientSession() as client, client.get(f"{self.url}/metrics") as answer:
@@ -62,6 +70,12 @@ async def before(*sims: Sim, **settings: Any) -> AsyncIterator[Running]:
             )
 
         await until(quiet, 1.0)  # aborted within a second
+
+
+async def begun(running: Running) -> bool:
+    """Whether the latest request has had its first token."""
+    records = await running.debug("/debug/decisions?limit=1")
+    return bool(records) and records[0]["outcome"]["ttft_s"] is not None
 
 
 def is_error(body: bytes, status: int) -> str:

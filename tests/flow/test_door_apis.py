@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from coordinator.config import EngineSpec, Timeouts
 from lineside.clock import SystemClock
 from lineside.ids import NodeId
 from tests import simulated
-from tests.doors import Sim, before
+from tests.doors import Sim, before, begun
 from tests.gateways import Running, coordinator, until
 from tests.simulated import MODEL
 from tests.streams import FakeHub
@@ -189,7 +190,7 @@ async def test_a_client_that_leaves_stops_its_engine(
 
             await until(works)
             if streams:
-                await asyncio.sleep(0.2)
+                await until(partial(begun, running))
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
 

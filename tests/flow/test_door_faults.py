@@ -1,6 +1,7 @@
 """What clients get when an engine fails, before simulated engines."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -11,11 +12,13 @@ from tests.doors import (
     LONG,
     Sim,
     before,
+    begun,
     client_of,
     ends_in_error,
     is_error,
     stream,
 )
+from tests.gateways import until
 
 pytestmark = pytest.mark.flow
 
@@ -26,7 +29,7 @@ async def test_an_engine_that_cannot_be_reached_is_passed_over(sims: tuple[Sim, 
         for _ in range(8):
             status, headers, _ = await running.post(CHAT_PATH, CHAT)
             assert (status, headers["x-lineside-engine"]) == (200, sims[1].id)
-        await asyncio.sleep(1.6)
+        await until(sims[0].listens)
 
 
 async def test_no_engine_that_can_be_reached(sims: tuple[Sim, Sim]) -> None:
@@ -36,7 +39,7 @@ async def test_no_engine_that_can_be_reached(sims: tuple[Sim, Sim]) -> None:
             status, headers, body = await running.post(CHAT_PATH, CHAT | {"stream": True})
             assert (status, headers["retry-after"]) == (expected, "1")
             is_error(body, expected)
-        await asyncio.sleep(1.1)
+        await until(sims[0].listens)
 
 
 @pytest.mark.parametrize("streams", [True, False], ids=["stream", "whole"])
@@ -159,7 +162,7 @@ async def test_an_engine_that_dies_in_mid_stream_of_an_old_client(sims: tuple[Si
 async def test_a_stream_that_stalls(sims: tuple[Sim, Sim]) -> None:
     async with before(sims[0]) as running:
         reading = asyncio.create_task(stream(running, LONG))
-        await asyncio.sleep(0.2)
+        await until(partial(begun, running))
         await sims[0].fault("freeze")
         events, clean = await reading
         assert not clean

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from tests import simulated
+from tests.gateways import until
 
 pytestmark = pytest.mark.flow
 
@@ -104,7 +105,13 @@ async def test_what_is_open_at_the_deadline_ends_with_an_error() -> None:
                     f"{running.http}/v1/chat/completions", json=CHAT | {"max_tokens": 900}
                 )
             )
-            await asyncio.sleep(0.1)
+            load = f"http://{engine['http']}/load"
+
+            async def all_run() -> bool:
+                async with running.session.get(load) as answer:
+                    return bool((await answer.json())["server_load"] == 4)
+
+            await until(all_run)
             running.process.send_signal(signal.SIGTERM)
             for received in await asyncio.gather(*map(_cut_off, streams)):
                 assert b"[DONE]" not in received
@@ -114,7 +121,6 @@ async def test_what_is_open_at_the_deadline_ends_with_an_error() -> None:
                 assert (answer.status, answer.headers["retry-after"]) == (503, "1")
             async with asyncio.timeout(3):
                 assert await running.process.wait() == 0
-            load = f"http://{engine['http']}/load"
             async with running.session.get(load) as answer:
                 assert (await answer.json())["server_load"] == 0
 

@@ -104,7 +104,9 @@ async def test_a_flood_does_not_delay_another_engine() -> None:
                 if busy.status().batches >= BLOCKS // RUN:
                     break
             stamp.cancel()
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            while busy.status().blocks != 2 * RUN:  # noqa: ASYNC110  a thread sets no event here
+                await asyncio.sleep(0.01)
         status = busy.status()
         assert (status.blocks, status.unmatched_removals) == (2 * RUN, 0)
         assert len(delays) > 20

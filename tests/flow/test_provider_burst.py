@@ -251,7 +251,11 @@ async def test_a_provider_that_fails_is_left_alone_until_one_request_finds_out(
             assert (await s.ask(CHAT))[0] == 500
         assert (await s.ask(CHAT))[2]["decision"]["id"] == "two"
         one.status, one.wait_s = 200, 0.2
-        await asyncio.sleep(0.3)
+
+        async def is_tried() -> bool:
+            return (await s.providers())["one"]["cooldown"] is None
+
+        await until(is_tried)
         answers = await asyncio.gather(*(s.ask(CHAT) for _ in range(5)))
         served = [record["decision"]["id"] for _, _, record in answers]
         assert sorted(served) == ["one", "two", "two", "two", "two"]

@@ -71,13 +71,19 @@ async def test_a_prefix_group_stays_on_its_engine_and_the_dry_run_shows_the_over
         session = await stack.enter_async_context(aiohttp.ClientSession())
         url = f"http://{where['http']}/v1/chat/completions"
         first, _ = await _post(session, url, _chat("first?"))
-        await asyncio.sleep(0.3)
+        request = {"path": "/v1/chat/completions", "headers": {}, "body": _chat("dry?")}
+        route = f"http://{where['admin']}/debug/route"
+
+        async def is_announced() -> bool:
+            _, record = await _post(session, route, request)
+            return any(c["overlap_tokens"] > 300 for c in record["candidates"])
+
+        await until(is_announced)
         for n in range(6):
             engine, answer = await _post(session, url, _chat(f"question {n}?"))
             assert engine == first
             assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 300
-        request = {"path": "/v1/chat/completions", "headers": {}, "body": _chat("dry?")}
-        _, record = await _post(session, f"http://{where['admin']}/debug/route", request)
+        _, record = await _post(session, route, request)
         overlap = {c["id"]: c["overlap_tokens"] for c in record["candidates"]}
         assert overlap.pop(first) > 300
         assert list(overlap.values()) == [0]
