@@ -9,6 +9,7 @@ at after each message is taken: they are always older than what came over it.
 """
 
 import asyncio
+import errno
 from collections.abc import AsyncGenerator
 from typing import TypeAlias
 
@@ -342,8 +343,24 @@ def _connect(socket: _Socket, endpoint: str, *, bind: bool = False) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
     socket.setsockopt(zmq.IPV6, "[" in endpoint)
     try:
-        (socket.bind if bind else socket.connect)(endpoint)
+        if not (bind and _bound(socket, endpoint)):
+            socket.connect(endpoint)
     except zmq.ZMQError as error:
         verb = "bind" if bind else "connect to"
         reason = zmq.strerror(error.errno or 0)  # its own text names the address again
         raise CannotSubscribe(f"cannot {verb} `{endpoint}`: {reason}") from error
+
+
+def _bound(socket: _Socket, endpoint: str) -> bool:
+    """Bind an endpoint, unless its address is another machine's: then we are not to listen there.
+
+    A coordinator that a network policy turns away takes an engine's port for one where nobody
+    listens, and so the engine for one that connects to us.
+    """
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        if error.errno in (errno.EADDRNOTAVAIL, errno.ENODEV):
+            return False
+        raise
+    return True

@@ -532,9 +532,9 @@ async def test_the_captured_restarts_are_seen(engine: Engine) -> None:
             {"events": "nowhere"}, "cannot connect to `nowhere`: Invalid argument", id="no address"
         ),
         pytest.param(
-            {"events": "tcp://192.0.2.1:5557", "bind": True},
-            "cannot bind `tcp://192.0.2.1:5557`: Cannot assign requested address",
-            id="an address of another machine",
+            {"events": "nowhere", "bind": True},
+            "cannot bind `nowhere`: Invalid argument",
+            id="to bind",
         ),
         pytest.param(
             {"events": "tcp://127.0.0.1:9", "replay": "tcp://"},
@@ -547,6 +547,12 @@ async def test_an_endpoint_that_cannot_be_used_says_so(options: dict[str, Any], 
     with pytest.raises(CannotSubscribe, match=rf"^{re.escape(text)}\Z"):
         async with aclosing(Subscriber(**options).items()) as items:
             await anext(items)
+
+
+async def test_another_machine_s_address_is_connected_to_whatever_was_said() -> None:
+    async with aclosing(Subscriber("tcp://192.0.2.1:5557", bind=True).items()) as items:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(items), 0.1)
 
 
 async def test_closing_the_items_frees_a_bound_address(engine: Engine) -> None:
