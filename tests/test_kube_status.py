@@ -294,6 +294,33 @@ async def test_names_that_are_missing_for_a_moment_are_not_told_of() -> None:
         assert b.server.asked == ["PATCH", "PATCH", "POST"]
 
 
+async def test_names_that_a_new_object_lacks_are_told_of_when_that_lasts() -> None:
+    missing = replace(WRONG, code="unknown-backend")
+    async with bench(stored()) as b:
+        due = {an().ident: Due(an(), good(an(), missing))}
+        b.writer.want(due)
+        await b.pass_(2)
+        types = [each["type"] for each in b.server.objects["a"]["status"]["conditions"]]
+        assert (types, b.server.events) == (["Accepted", "Programmed"], [])
+        for _ in range(int(STEADY_S) + 1):
+            b.writer.want(due)
+            await b.pass_(1)
+        types = [each["type"] for each in b.server.objects["a"]["status"]["conditions"]]
+        assert types == ["Accepted", "Programmed", "ResolvedRefs"]
+        assert [each["reason"] for each in b.server.events] == ["UnresolvedRefs"]
+
+
+async def test_names_that_change_all_the_time_are_not_told_of() -> None:
+    async with bench(stored()) as b:
+        await b.want((an(), good(an())))
+        now = written(KIND, b.server.objects["a"])
+        for number in range(30):
+            missing = replace(WRONG, code="unknown-backend", message=str(number))
+            b.writer.want({now.ident: Due(now, good(now, missing))})
+            await b.pass_(1)
+        assert b.server.asked == ["PATCH"]
+
+
 async def test_a_bad_form_is_told_at_once_and_in_an_event() -> None:
     async with bench(stored()) as b:
         each = an()

@@ -6,7 +6,7 @@ written again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -113,14 +113,13 @@ def listed(findings: Iterable[Finding], own: str) -> str:
 def patch_of(each: Written, said: Said, now: float) -> list[dict[str, Any]] | None:
     """Return the JSON patch that makes a status say this; `None`: it does."""
     before = _by_type(each.status.get("conditions"))
-    ours = {condition.type for condition in said.conditions}
-    conditions = [condition for type_, condition in before.items() if type_ not in ours]
+    after = dict(before)
     for condition in said.conditions:
         was = before.get(condition.type, {})
         same = was.get("status") == ("True" if condition.is_true else "False")
         since = was.get("lastTransitionTime") if same else None
-        conditions.append(condition.to_json(said.generation, since or moment(now)))
-    conditions = conditions[-MAX_CONDITIONS:]
+        after[condition.type] = condition.to_json(said.generation, since or moment(now))
+    conditions = list(after.values())[-MAX_CONDITIONS:]
     there = each.kept.generation if each.kept is not None else None
     kept = said.in_force.generation if said.in_force is not None else None
     if conditions == list(before.values()) and kept == there:
@@ -134,6 +133,23 @@ def patch_of(each: Written, said: Said, now: float) -> list[dict[str, Any]] | No
         {"op": "replace", "path": "/metadata/resourceVersion", "value": each.revision},
         {"op": "add", "path": "/status", "value": status},
     ]
+
+
+def without_names(said: Said) -> Said:
+    """Return what is to be said without the condition on names: what stands there stays."""
+    kept = tuple(each for each in said.conditions if each.type != RESOLVED)
+    return replace(said, conditions=kept)
+
+
+def names_said(each: Written, said: Said) -> tuple[bool | None, Condition]:
+    """Return the condition on names, and whether the status says the same; `None`: nothing yet."""
+    condition = next(each for each in said.conditions if each.type == RESOLVED)
+    was = _by_type(each.status.get("conditions")).get(RESOLVED)
+    if was is None:
+        return None, condition
+    status = "True" if condition.is_true else "False"
+    same = (was.get("status"), was.get("message")) == (status, condition.message)
+    return same, condition
 
 
 def transitions(each: Written, said: Said) -> list[Condition]:

@@ -9,12 +9,20 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from coordinator.kube.api import JSON_PATCH, Api, ApiAway
-from coordinator.kube.conditions import RESOLVED, Condition, Said, moment, patch_of, transitions
+from coordinator.kube.conditions import (
+    Condition,
+    Said,
+    moment,
+    names_said,
+    patch_of,
+    transitions,
+    without_names,
+)
 from coordinator.kube.kinds import BY_NAME, EVENTS
 from coordinator.kube.reflection import Object
 from coordinator.kube.written import Ident, Written, written
@@ -63,15 +71,14 @@ class StatusWriter:
         self._wake = asyncio.Event()
         self._after: dict[Ident, tuple[str, Written]] = {}
         """What our own last write made of the revision that it changed."""
-        self._since: dict[Ident, float] = {}
-        """From when on names of an object are other than its status says."""
+        self._names: dict[Ident, tuple[Condition, float]] = {}
+        """What is to be said of an object's names that its status does not say, and since when."""
 
     def want(self, due: Mapping[Ident, Due]) -> None:
         """Have all this said, and nothing else."""
         self._due = due
-        for known in (self._after, self._since):
-            for gone in known.keys() - due.keys():
-                del known[gone]
+        self._after = {ident: each for ident, each in self._after.items() if ident in due}
+        self._names = {ident: each for ident, each in self._names.items() if ident in due}
         self._wake.set()
 
     async def run(self) -> None:
@@ -96,27 +103,30 @@ class StatusWriter:
         for ident in list(self._due):
             if not self._leads():
                 return
-            due = self._due.get(ident)
-            if due is not None and self._is_due(ident, due) and await self._write(ident, due):
+            if (due := self._due.get(ident)) is None:
+                continue
+            known = self._newest(ident, due.object)
+            due = replace(due, said=self._lasting(ident, known, due.said))
+            if patch_of(known, due.said, 0.0) is not None:
+                await self._write(ident, due)
                 await self._clock.sleep(SPACING_S)
 
-    def _is_due(self, ident: Ident, due: Due) -> bool:
-        """Whether something new is to be said, and not of names that may be there in a moment."""
+    def _lasting(self, ident: Ident, known: Written, said: Said) -> Said:
+        """Leave out what is to be said of names, unless that has been so for a while."""
+        is_said, condition = names_said(known, said)
+        if is_said or (is_said is None and condition.is_true):
+            self._names.pop(ident, None)
+            return said
         now = self._clock.monotonic()
-        known = self._newest(ident, due.object)
-        if patch_of(known, due.said, 0.0) is None:
-            self._since.pop(ident, None)
-            return False
-        if not _is_about_names(known, due.said):
-            return True
-        return now - self._since.setdefault(ident, now) >= STEADY_S
+        before, since = self._names.get(ident, (None, now))
+        self._names[ident] = condition, since if before == condition else now
+        return said if now - self._names[ident][1] >= STEADY_S else without_names(said)
 
     def _newest(self, ident: Ident, known: Written) -> Written:
         revision, after = self._after.get(ident, ("", known))
         return after if revision == known.revision else known
 
-    async def _write(self, ident: Ident, due: Due) -> bool:
-        """Say it; return whether anything was asked of the server."""
+    async def _write(self, ident: Ident, due: Due) -> None:
         known = self._newest(ident, due.object)
         path = BY_NAME[ident[0]].object(ident[1], ident[2])
         for _ in range(TRIES):
@@ -143,7 +153,6 @@ class StatusWriter:
             if known.form.generation != due.said.generation:
                 break  # it is to be judged anew
             self._after[ident] = (due.object.revision, known)
-        return True
 
     def _failed(self, ident: Ident, status: int, reason: str) -> None:
         if status == 404:
@@ -171,21 +180,6 @@ class StatusWriter:
 
 class _MayNot(Exception):
     """This coordinator has no right to write."""
-
-
-def _is_about_names(known: Written, said: Said) -> bool:
-    """Whether only the condition on names, or the words of others, would change."""
-    stated = known.status.get("conditions")
-    before = {
-        each.get("type"): (each.get("status"), each.get("observedGeneration"))
-        for each in (stated if isinstance(stated, list) else ())
-        if isinstance(each, dict)
-    }
-    return all(
-        before.get(each.type) == ("True" if each.is_true else "False", said.generation)
-        for each in said.conditions
-        if each.type != RESOLVED
-    )
 
 
 def event_of(each: Written, condition: Condition, now: float) -> Object:

@@ -1,0 +1,253 @@
+"""A coordinator's part for the cluster as a whole, before a server in memory."""
+
+import asyncio
+import copy
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from coordinator.cluster import Cluster
+from coordinator.config import EngineSpec
+from coordinator.engines import Hosting
+from coordinator.kube import custom_resources
+from coordinator.kube.api import JSON, Answer, ApiAway, Body, Query
+from coordinator.kube.cluster import KubeCluster
+from coordinator.kube.settings import Kubernetes
+from coordinator.rules import Resources, Rules
+from lineside.clock import SystemClock
+from policies.crd import NAMINGS
+
+PLURALS = {naming.plural: kind for kind, naming in NAMINGS.items()}
+GATEWAY = "/apis/inference.networking.k8s.io/v1/namespaces/n/inferencepools"
+PODS = "/api/v1/namespaces/n/pods"
+
+
+class Server:
+    """An API server that keeps objects by the path of their collection, and tells watches."""
+
+    def __init__(self) -> None:
+        self.collections: dict[str, dict[str, Any]] = {}
+        self.missing: set[str] = set()
+        self.away = False
+        self.statuses: dict[str, Any] = {}
+        self._revision = 1
+        self._events: list[tuple[int, str, bytes]] = []
+
+    def put(self, path: str, name: str, spec: Any = None, **more: Any) -> None:
+        self._revision += 1
+        there = self.collections.setdefault(path, {})
+        before = there.get(name)
+        metadata = {
+            "name": name,
+            "namespace": "n",
+            "uid": name,
+            "generation": before["metadata"]["generation"] + 1 if before else 1,
+            "resourceVersion": str(self._revision),
+            **more.pop("metadata", {}),
+        }
+        there[name] = {"metadata": metadata, "spec": spec, **more}
+        self._tell(path, "MODIFIED" if before else "ADDED", there[name])
+
+    def drop(self, path: str, name: str) -> None:
+        self._revision += 1
+        gone = self.collections[path].pop(name)
+        gone["metadata"]["resourceVersion"] = str(self._revision)
+        self._tell(path, "DELETED", gone)
+
+    def _tell(self, path: str, type: str, found: Any) -> None:
+        line = json.dumps({"type": type, "object": found}).encode()
+        self._events.append((self._revision, path, line))
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        query: Query = (),
+        body: Body | None = None,
+        content_type: str = JSON,
+    ) -> Answer:
+        if self.away:
+            raise ApiAway("cannot connect")
+        if method == "PATCH":
+            assert isinstance(body, list)
+            collection, _, name = path.removesuffix("/status").rpartition("/")
+            found = copy.deepcopy(self.collections[collection][name])
+            self.statuses[name] = found["status"] = body[1]["value"]
+            return Answer(200, json.dumps(found).encode())
+        if method == "POST":
+            return Answer(201, b"{}")
+        if path in self.missing:
+            return Answer(404, b"{}")
+        items = list(self.collections.get(path, {}).values())
+        listed = {"metadata": {"resourceVersion": str(self._revision)}, "items": items}
+        return Answer(200, json.dumps(listed).encode())
+
+    async def watch(self, path: str, query: Query, idle_s: float) -> AsyncGenerator[bytes, None]:
+        yield b""
+        after = int(dict(query)["resourceVersion"])
+        while True:
+            for revision, where, line in list(self._events):
+                if where == path and revision > after:
+                    after = revision
+                    yield line
+            await asyncio.sleep(0.005)
+
+    async def close(self) -> None:
+        pass
+
+
+def ours(kind: str) -> str:
+    return f"/apis/kinference.buoyant.io/v1alpha1/namespaces/n/{NAMINGS[kind].plural}"
+
+
+POLICIES, SETS, POOLS = ours("InferencePolicy"), ours("InferenceWorkerSet"), ours("InferencePool")
+GOOD = {"rules": [{"name": "r", "route": {}}]}
+BAD = {"rules": [{"name": "r", "route": {}}, {"name": "r", "route": {}}]}
+
+
+class Leading:
+    """Leads from the start."""
+
+    leads = True
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Scene:
+    def __init__(self, server: Server) -> None:
+        self.server, self.rules = server, Rules(Cluster())
+        self.told: list[Resources] = []
+        self.pods: Mapping[EngineSpec, Hosting] = {}
+        settings = Kubernetes(access="in-cluster", namespaces=("n",))
+        self.kube = KubeCluster(
+            server, settings, self.rules, self.told.append, self._follow, SystemClock()
+        )
+        self.kube.stand(Leading())  # type: ignore[arg-type]
+
+    def _follow(self, pods: Mapping[EngineSpec, Hosting]) -> None:
+        self.pods = pods
+
+    @property
+    def policies(self) -> list[str]:
+        return sorted(each.metadata.name for each in self.rules.resources.policies)
+
+
+@asynccontextmanager
+async def running(server: Server) -> AsyncIterator[Scene]:
+    scene = Scene(server)
+    assert await scene.kube.start() == ()
+    task = asyncio.create_task(scene.kube.run())
+    try:
+        yield scene
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(so: Any) -> None:
+    async with asyncio.timeout(10):
+        while not so():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def pod(ready: bool = True, **labels: str) -> dict[str, Any]:
+    condition = {"type": "Ready", "status": "True" if ready else "False"}
+    return {
+        "metadata": {"labels": labels},
+        "spec": {"nodeName": "node-a"},
+        "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [condition]},
+    }
+
+
+async def test_what_is_there_at_the_start_is_in_force_before_anything_is_served() -> None:
+    server = Server()
+    server.put(POLICIES, "a", GOOD)
+    server.put(SETS, "s", {"selector": {"app": "vllm"}})
+    server.put(PODS, "p", **pod(app="vllm"))
+    scene = Scene(server)
+    assert await scene.kube.start() == ()
+    assert scene.policies == ["a"]
+    assert [spec.url for spec in scene.pods] == ["http://10.0.0.1:8000"]
+    assert scene.told == [scene.rules.resources]
+
+
+async def test_a_start_without_the_cluster_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(custom_resources, "START_S", 0.2)
+    server = Server()
+    server.away = True
+    (found,) = await Scene(server).kube.start()
+    assert str(found).startswith("the cluster: unreadable: ")
+    assert found.message.endswith(": cannot connect")
+
+
+async def test_definitions_that_are_not_installed_are_named() -> None:
+    server = Server()
+    server.missing = {POOLS, GATEWAY}
+    async with running(server) as s:
+        shown = s.kube.shown()["cluster"]
+        assert isinstance(shown, dict)
+        assert (shown["missing"], shown["away"]) == (["inferencepools"], "")
+
+
+async def test_pods_follow_the_worker_sets_in_force() -> None:
+    server = Server()
+    server.put(PODS, "p", **pod(app="vllm", tier="gold"))
+    async with running(server) as s:
+        assert s.pods == {}
+        server.put(SETS, "s", {"selector": {"app": "vllm"}, "ports": {"http": 9000}})
+        await until(lambda: [spec.url for spec in s.pods] == ["http://10.0.0.1:9000"])
+        server.put(PODS, "p", **pod(False, app="vllm"))
+        await until(lambda: [each.unfit for each in s.pods.values()] == ["its pod is not ready"])
+        server.put(SETS, "s", {"selector": {"app": 7}})  # which no cluster would take
+        await until(lambda: s.kube.rejected)
+        assert [spec.url for spec in s.pods] == ["http://10.0.0.1:9000"]
+        server.drop(PODS, "p")
+        await until(lambda: s.pods == {})
+
+
+async def test_the_gateways_pools_are_pools() -> None:
+    server = Server()
+    server.put(PODS, "p", **pod(app="vllm"))
+    async with running(server) as s:
+        spec = {"selector": {"matchLabels": {"app": "vllm"}}, "targetPorts": [{"number": 8000}]}
+        server.put(GATEWAY, "qwen", spec)
+        await until(lambda: len(s.pods) == 1)
+        assert [each.metadata.name for each in s.rules.resources.pools] == ["qwen"]
+        server.drop(GATEWAY, "qwen")
+        await until(lambda: s.pods == {} and s.rules.resources.pools == ())
+
+
+def said(server: Server, name: str) -> dict[str, tuple[str, str]]:
+    conditions = server.statuses.get(name, {}).get("conditions", ())
+    return {each["type"]: (each["status"], each["reason"]) for each in conditions}
+
+
+async def test_what_was_rolled_back_says_so_until_something_changes() -> None:
+    server = Server()
+    server.put(POLICIES, "a", GOOD)
+    async with running(server) as s:
+        await until(lambda: said(server, "a").get("Programmed") == ("True", "Programmed"))
+        server.put(POLICIES, "b", GOOD)
+        await until(lambda: s.policies == ["a", "b"])
+        assert s.rules.roll_back()
+        await until(lambda: said(server, "a")["Programmed"] == ("False", "RolledBack"))
+        assert s.policies == ["a"]
+        server.put(POLICIES, "c", GOOD)
+        await until(lambda: s.policies == ["a", "b", "c"])
+        await until(lambda: said(server, "a")["Programmed"] == ("True", "Programmed"))
+
+
+async def test_an_end_of_a_bad_form_is_an_end_of_being_rejected() -> None:
+    server = Server()
+    async with running(server) as s:
+        server.put(POLICIES, "a", BAD)
+        await until(lambda: s.kube.rejected and s.kube.refused == 1)
+        assert s.policies == [] and [each.code for each in s.kube.findings] == ["duplicate-name"]
+        await until(lambda: said(server, "a").get("Accepted") == ("False", "Invalid"))
+        server.drop(POLICIES, "a")
+        await until(lambda: not s.kube.rejected)
+        assert s.kube.findings == ()
