@@ -6,6 +6,8 @@ import getpass
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,10 @@ from cli.commands import Subcommands
 from cli.policy_lint import linted
 from cli.resources import FINDINGS, given, print_json, tell
 from cli.shown import console, moment, number, table, text
-from cli.store import add_store, told
+from cli.store import AWAY_HELP, add_store, told
 from coordinator.state import applied
-from coordinator.state.applied import Applied, NoSuchSet, Overtaken, TooLarge
-from coordinator.state.store import Store
+from coordinator.state.applied import Applied, NoSuchSet, Overtaken, TooLarge, Unsure
+from coordinator.state.store import Store, StoreUnavailable
 from policies import files
 
 APPLY = """\
@@ -69,18 +71,29 @@ def _apply(arguments: argparse.Namespace) -> int:
 
 async def _put(store: Store, arguments: argparse.Namespace) -> int:
     documents = _documents(arguments.files)
-    try:
+    with _writing("look at it, then apply again if this set is to follow"):
         made, is_new = await applied.apply(store, documents, _who(), time.time())
-    except TooLarge as error:
-        raise Refused(str(error)) from None
-    except Overtaken as error:
-        raise Refused(str(error), "look at it, then apply again if this set is to follow") from None
     if arguments.json:
         print_json({"set": made.number, "new": is_new})
     else:
         word = "is in the store" if is_new else "is there already, and the same"
         console().print(f"set {made.number} {word}: {_files(made)}")
     return 0
+
+
+@contextmanager
+def _writing(help: str) -> Iterator[None]:
+    """Say what became of a write that was refused, or to a store that is away."""
+    try:
+        yield
+    except (NoSuchSet, Overtaken, TooLarge) as error:
+        raise Refused(str(error), help) from None
+    except Unsure as error:
+        tells = "it may have been done all the same: `lineside rollout history` tells"
+        raise CouldNotRun(f"the store went away in the middle: {error}", tells) from None
+    except StoreUnavailable as error:
+        said = f"the store is away, and nothing was changed: {error}"
+        raise CouldNotRun(said, AWAY_HELP) from None
 
 
 def _documents(names: list[str]) -> list[tuple[str, str]]:
@@ -142,9 +155,7 @@ def _shown(each: Applied, current: int | None) -> dict[str, Any]:
 
 
 async def _undo(store: Store, arguments: argparse.Namespace) -> int:
-    try:
+    with _writing("`lineside rollout history` lists what is kept"):
         made = await applied.undo(store, arguments.to, _who(), time.time())
-    except (NoSuchSet, Overtaken, TooLarge) as error:
-        raise Refused(str(error), "`lineside rollout history` lists what is kept") from None
     console().print(f"set {made.number} is in force, as set {made.undoes_to} was")
     return 0

@@ -37,6 +37,8 @@ from lineside.settings import read
 
 T = TypeVar("T")
 
+AWAY_HELP = "its address, its certificates and `etcd.*` are the usual suspects"
+
 PROBE_TTL_S = 10
 HEARD_S = 5.0
 
@@ -131,8 +133,7 @@ async def told(
         async with _opened(arguments) as store:
             return await do(store, arguments)
     except StoreUnavailable as error:
-        help = "its address, its certificates and `etcd.*` are the usual suspects"
-        raise CouldNotRun(f"the store is away: {error}", help) from None
+        raise CouldNotRun(f"the store is away: {error}", AWAY_HELP) from None
 
 
 async def _check(store: Store, arguments: argparse.Namespace) -> int:

@@ -9,8 +9,8 @@ import pytest
 from coordinator.cluster import Cluster
 from coordinator.rules import Rules
 from coordinator.state import applied
-from coordinator.state.applied import KEPT, NoSuchSet, Overtaken, TooLarge
-from coordinator.state.store import Delete, Put, Store
+from coordinator.state.applied import KEPT, NoSuchSet, Overtaken, TooLarge, Unsure
+from coordinator.state.store import Delete, Put, Store, StoreUnavailable
 from coordinator.state.stored_resources import StoredResources
 from coordinator.state.stores.sqlite import SqliteStore
 from lineside.clock import SystemClock
@@ -187,4 +187,20 @@ async def test_a_set_of_another_release_is_told_and_left() -> None:
         await store.transact({}, writes)
         await until(lambda: one.resources.rejected)
         assert one.policies == ["a"]
+    await store.close()
+
+
+@pytest.mark.parametrize("lost", ["range", "transact"])
+async def test_it_is_said_whether_a_store_that_went_away_may_have_taken_a_set(lost: str) -> None:
+    class Lost(SqliteStore):
+        """A store that goes away in the middle of one of its calls."""
+
+    async def gone(self: object, *_: object) -> None:
+        raise StoreUnavailable("gone")
+
+    setattr(Lost, lost, gone)
+    store = Lost(":memory:")
+    with pytest.raises(StoreUnavailable, match="gone") as raised:
+        await put(store, policy("a"))
+    assert isinstance(raised.value, Unsure) is (lost == "transact")
     await store.close()

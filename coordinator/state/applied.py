@@ -9,7 +9,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from coordinator.state.store import MAX_VALUE_BYTES, MAX_WRITES, Delete, Put, Store, Stored, Write
+from coordinator.state.store import (
+    MAX_VALUE_BYTES,
+    MAX_WRITES,
+    Delete,
+    Put,
+    Store,
+    Stored,
+    StoreUnavailable,
+    Write,
+)
 
 PREFIX = "resources/"
 CURRENT = PREFIX + "current"
@@ -46,6 +55,10 @@ class TooLarge(Exception):
 
 class Overtaken(Exception):
     """Somebody else applied at the same moment, and was first; says who."""
+
+
+class Unsure(StoreUnavailable):
+    """The store went away in the middle of a write, which it may have carried out."""
 
 
 class NoSuchSet(Exception):
@@ -176,4 +189,7 @@ async def _put(store: Store, sets: Sets, made: Applied) -> bool:
     writes: list[Write] = [Put(key, value), Put(CURRENT, str(made.number).encode())]
     writes += [Delete(_key(number)) for number in old[: MAX_WRITES - len(writes)]]
     expected = {CURRENT: sets.current_revision, key: None}
-    return await store.transact(expected, writes) is not None
+    try:
+        return await store.transact(expected, writes) is not None
+    except StoreUnavailable as error:
+        raise Unsure(str(error)) from error
