@@ -9,15 +9,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent / "fullcluster"
-NAMESPACE = f"lineside-test-{os.getpid()}"
-"""Of its own for each run: several may go on at once."""
+_NUMBERS = count()
 NODES = 3
 SOON_S = 60.0
 
@@ -26,18 +26,28 @@ SOON_S = 60.0
 class Whole:
     """A running cluster, and ways to ask it."""
 
+    netns: str
     kubeconfig: Path
     kubectl_file: Path
-    program_folder: Path
 
     def run(
-        self, *words: str | Path, stdin: str = "", timeout_s: float = 60.0
+        self,
+        *words: str | Path,
+        stdin: str = "",
+        timeout_s: float = 60.0,
+        environ: Mapping[str, str] = {},
+        cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program where the cluster is; its KUBECONFIG names it."""
-        environ = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
-        command = ("ip", "netns", "exec", NAMESPACE, *map(str, words))
+        environ = {**os.environ, "KUBECONFIG": str(self.kubeconfig), **environ}
         return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=timeout_s, env=environ
+            ("ip", "netns", "exec", self.netns, *map(str, words)),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=environ,
+            cwd=cwd,
         )
 
     def kubectl(self, *words: str | Path, stdin: str = "") -> str:
@@ -71,15 +81,17 @@ class Whole:
 @contextmanager
 def whole_cluster(tools: Path, state: Path) -> Iterator[Whole]:
     """Run the cluster until the block ends, once its nodes are ready."""
-    inside = ("ip", "netns", "exec", NAMESPACE)
-    _run("ip", "netns", "add", NAMESPACE)
+    # A namespace of its own for each cluster of each run: several may go on at once.
+    netns = f"lineside-test-{os.getpid()}-{next(_NUMBERS)}"
+    inside = ("ip", "netns", "exec", netns)
+    _run("ip", "netns", "add", netns)
     try:
-        _run("ip", "-n", NAMESPACE, "link", "set", "lo", "up")
-        _run("ip", "-n", NAMESPACE, "addr", "add", "10.87.1.1/32", "dev", "lo")
+        _run("ip", "-n", netns, "link", "set", "lo", "up")
+        _run("ip", "-n", netns, "addr", "add", "10.87.1.1/32", "dev", "lo")
         kubectl = tools / "kubectl"
         up = ("bash", str(HERE / "up.sh"), str(tools / "fullcluster"), str(state), str(NODES))
         _run(*inside, *up, str(kubectl))
-        cluster = Whole(state / "kubeconfig", kubectl, tools)
+        cluster = Whole(netns, state / "kubeconfig", kubectl)
         until(lambda: cluster.listed("nodes"), lambda nodes: ready(nodes) == NODES)
         yield cluster
     finally:
@@ -87,7 +99,7 @@ def whole_cluster(tools: Path, state: Path) -> Iterator[Whole]:
             for file in state.glob(f"{name}.pid"):
                 with suppress(ProcessLookupError):
                     os.kill(int(file.read_text()), signal.SIGKILL)
-        _run("ip", "netns", "del", NAMESPACE)
+        _run("ip", "netns", "del", netns)
 
 
 def _run(*words: str) -> None:
