@@ -41,6 +41,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     kv_connect: Annotated[
         str, Meta(description="let KV events connect to this endpoint instead of listening")
     ] = ""
+    kv_folder: Annotated[
+        str, Meta(description="listen for events and replays on sockets in this folder, on no port")
+    ] = ""
     byte_hashes: Annotated[
         bool, Meta(description="publish 32-byte block hashes, not 64-bit integers")
     ] = False
@@ -169,6 +172,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             port=self.kv_port and self.kv_port + rank,
             replay_port=self.replay_port and self.replay_port + rank,
             connect=_next_port(self.kv_connect, rank),
+            folder=self.kv_folder,
         )
 
     def names(self) -> tuple[str, ...]:
@@ -182,6 +186,8 @@ def check(config: Config) -> None:
     if config.sliding_window and config.offload_blocks:
         raise BadConfig("--offload-blocks is not simulated together with --sliding-window")
     config.addresses(config.data_parallel_size - 1)
+    if config.kv_folder and config.data_parallel_size > 1:
+        raise BadConfig("--kv-folder is for one rank: vLLM has no such sockets for several")
     names = [*config.names(), *config.lora]
     if len(set(names)) < len(names):
         raise BadConfig("every --served-model-name and --lora needs a name of its own")

@@ -37,12 +37,14 @@ class CannotBind(Exception):
 
 
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one rank publishes. Port 0 takes a free one; with `connect`, PUB connects to that."""
+    """Where one rank publishes. Port 0 takes a free one; with `connect`, PUB connects to that; with
+    `folder`, both sockets are in that folder."""
 
     host: str
     port: int = 0
     replay_port: int = 0
     connect: str = ""
+    folder: str = ""
 
 
 class Publisher:
@@ -79,8 +81,10 @@ class Publisher:
                 self._pub.connect(addresses.connect)
                 self.endpoint = addresses.connect
             else:
-                self.endpoint = _bind(self._pub, addresses.host, addresses.port)
-            self.replay_endpoint = _bind(self._router, addresses.host, addresses.replay_port)
+                self.endpoint = _bind(self._pub, _at(addresses, "events", addresses.port))
+            self.replay_endpoint = _bind(
+                self._router, _at(addresses, "replay", addresses.replay_port)
+            )
         except zmq.ZMQError as error:
             self.close()
             raise CannotBind(f"cannot listen on {addresses.host}: {error}") from error
@@ -169,7 +173,13 @@ def _number(seq: int) -> bytes:
     return seq.to_bytes(8, "big")
 
 
-def _bind(socket: zmq.Socket[Any], host: str, port: int) -> str:
+def _at(addresses: Addresses, name: str, port: int) -> str:
+    if addresses.folder:
+        return f"ipc://{addresses.folder}/{name}"
+    return f"tcp://{addresses.host}:{port or '*'}"
+
+
+def _bind(socket: zmq.Socket[Any], endpoint: str) -> str:
     socket.linger = 0
-    socket.bind(f"tcp://{host}:{port or '*'}")
+    socket.bind(endpoint)
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)

@@ -51,6 +51,9 @@ def test_options_are_named_like_the_fields() -> None:
             ["--sliding-window", "64", "--offload-blocks", "1"], "together", id="not simulated"
         ),
         pytest.param(
+            ["--data-parallel-size", "2", "--kv-folder", "/x"], "one rank", id="sockets for ranks"
+        ),
+        pytest.param(
             ["--data-parallel-size", "2", "--kv-connect", "ipc://x"], "tcp", id="no port to count"
         ),
     ],

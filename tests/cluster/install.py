@@ -57,6 +57,15 @@ def etcd(_: Path) -> None:
         run("Debian's package `etcd-server` cannot be installed", *words)
 
 
+def iptables(_: Path) -> None:
+    """Leave iptables on the path, for tests in network namespaces."""
+    if shutil.which("iptables") is None:
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise Failed("install Debian's package `iptables`")
+        words = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", "iptables")
+        run("Debian's package `iptables` cannot be installed", *words)
+
+
 def crdserver(home: Path) -> None:
     """Leave the API server as `crdserver`."""
     if (home / "crdserver").exists():
@@ -146,6 +155,7 @@ def run(failure: str, *words: str | Path, cwd: str | None = None) -> None:
 
 TOOLS: Mapping[str, Callable[[Path], None]] = {
     "etcd": etcd,
+    "iptables": iptables,
     "crdserver": crdserver,
     "fullcluster": fullcluster,
     "helm": helm,
