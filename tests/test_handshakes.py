@@ -1,9 +1,13 @@
 """What gRPC's own log says of TLS handshakes that failed, and what is made of it."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from coordinator.trust.handshakes import (
     ATTRIBUTED_S,
+    CAUSES,
     EXPIRED,
     FOREIGN,
     MISSING,
@@ -65,3 +69,9 @@ def test_other_lines_and_other_connections_are_none_of_ours() -> None:
 def test_every_cause_says_what_to_do() -> None:
     for cause in (EXPIRED, NOT_YET_VALID, FOREIGN, MISSING, OURS, NAME, PLAINTEXT, OTHER):
         assert ":" in cause.text and not cause.text.endswith(".")
+
+
+def test_the_guide_has_every_cause() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "security.md").read_text()
+    table = page.partition("handshakes_failed_total{cause}`:")[2].partition("\nOf an agent's")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.M) == [cause.name for cause in CAUSES]
