@@ -60,7 +60,7 @@ from coordinator.state.peers import Peers
 from coordinator.state.pulse import ANSWER_S, Pulse
 from coordinator.state.secret import Secret
 from coordinator.state.shared import State
-from coordinator.state.store import Store, StoreUnavailable, cluster_secret
+from coordinator.state.store import PUT_BACK_S, Store, StoreUnavailable, cluster_secret
 from coordinator.state.stored_resources import StoredResources
 from coordinator.state.stores.opening import store_of
 from coordinator.state.tidying import CHORE, Tidying
@@ -212,12 +212,14 @@ async def _opened(config: Config, stack: AsyncExitStack) -> tuple[Store, Secret]
     """Return the store, and the cluster's secret, which is in it."""
     store = store_of(config.store, config.etcd)
     stack.push_async_callback(store.close)
+    is_shared = config.store.startswith("etcd:")
+    patience_s = PUT_BACK_S if is_shared else 0.0
     try:
-        async with asyncio.timeout(ANSWER_S):
-            return store, Secret(await cluster_secret(store))
+        async with asyncio.timeout(ANSWER_S + patience_s):
+            return store, Secret(await cluster_secret(store, patience_s))
     except (StoreUnavailable, TimeoutError) as error:
-        why = str(error) or f"no answer within {ANSWER_S:g} s"
-        if not config.store.startswith("etcd:"):  # a file comes back with nobody's help
+        why = str(error) or f"no answer within {ANSWER_S + patience_s:g} s"
+        if not is_shared:  # a file comes back with nobody's help
             raise OSError(f"cannot use the store `{config.store}`: {why}") from error
         log.warning("starting without the store", away=why)
         return store, Secret(None)

@@ -7,13 +7,24 @@ from typing import Any
 import pytest
 
 from coordinator.cluster import Cluster
-from coordinator.rules import Rules
+from coordinator.rules import Resources, Rules
 from coordinator.state import applied
 from coordinator.state.applied import KEPT, NoSuchSet, Overtaken, TooLarge, Unsure
-from coordinator.state.store import Delete, Put, Store, StoreUnavailable
-from coordinator.state.stored_resources import StoredResources
+from coordinator.state.store import (
+    PUT_BACK_S,
+    Delete,
+    Listing,
+    Put,
+    Store,
+    StoreUnavailable,
+)
+from coordinator.state.stored_resources import CLOSED, StoredResources
 from coordinator.state.stores.sqlite import SqliteStore
 from lineside.clock import SystemClock
+from lineside.ids import TenantId
+from policies.facts import RequestFacts
+from policies.verdict import Denied
+from tests.manual_clock import ManualClock
 
 
 def policy(name: str, text: str = "") -> tuple[str, str]:
@@ -204,3 +215,73 @@ async def test_it_is_said_whether_a_store_that_went_away_may_have_taken_a_set(lo
         await put(store, policy("a"))
     assert isinstance(raised.value, Unsure) is (lost == "transact")
     await store.close()
+
+
+class Away(SqliteStore):
+    """A store that cannot be read until a test says so."""
+
+    is_away = True
+
+    async def range(self, prefix: str) -> Listing:
+        if self.is_away:
+            raise StoreUnavailable("gone")
+        return await super().range(prefix)
+
+
+@pytest.mark.parametrize(
+    ("sets", "in_force"),
+    [
+        pytest.param(["a"], ["a"], id="what was applied"),
+        pytest.param(["a", "b: wrong"], ["a"], id="the newest that can be used"),
+    ],
+)
+async def test_nothing_is_let_through_while_nobody_knows_what_is_forbidden(
+    sets: list[str], in_force: list[str]
+) -> None:
+    store = Away(":memory:")
+    store.is_away = False
+    for each in sets:
+        name, _, wrong = each.partition(": ")
+        await put(store, policy(name, f"  {wrong}: 1\n" if wrong else ""))
+    store.is_away = True
+    async with Follower(store) as one:
+        assert (one.resources.unknown, one.rules.resources) == (True, CLOSED)
+        store.is_away = False
+        await until(lambda: one.policies == in_force)
+        assert not one.resources.unknown
+        assert not one.rules.roll_back(), "nobody goes back to what was a stopgap"
+    await store.close()
+
+
+async def test_a_store_in_which_nothing_was_applied_opens_once_nobody_can_have_put_it_back() -> (
+    None
+):
+    clock, store = ManualClock(), Away(":memory:")
+    rules = Rules(Cluster())
+    resources = StoredResources(store, rules, lambda _: None, clock)
+    assert await resources.start() == ()
+    empty = applied.found_in({})
+    await resources._take(empty)
+    await clock.advance(2 * PUT_BACK_S - 0.1)
+    await resources._take(empty)
+    assert (resources.unknown, rules.resources) == (True, CLOSED)
+    await clock.advance(0.1)
+    await resources._take(empty)
+    assert (resources.unknown, rules.resources) == (False, Resources())
+    await store.close()
+
+
+def test_the_stopgap_refuses_every_request_and_says_why() -> None:
+    bench = Rules(Cluster(), CLOSED).bench()
+    facts = RequestFacts(
+        model="m",
+        tenant=TenantId("t"),
+        api="chat",
+        stream=False,
+        input_tokens=1,
+        tags={},
+        headers={},
+    )
+    denied = bench.bound.plan(facts, {})
+    assert isinstance(denied, Denied)
+    assert (denied.status, "which is away" in denied.message) == (503, True)

@@ -3,8 +3,15 @@
 import asyncio
 
 from coordinator.state.pulse import ANSWER_S, LOOK_S, Pulse
-from coordinator.state.secret import Secret
-from coordinator.state.store import SECRET_KEY, Delete, Put, StoreUnavailable
+from coordinator.state.secret import SECRET_BYTES, Secret
+from coordinator.state.store import (
+    PUT_BACK_S,
+    SECRET_KEY,
+    Delete,
+    Put,
+    StoreUnavailable,
+    cluster_secret,
+)
 from tests.manual_clock import ManualClock
 from tests.resting import Resting
 
@@ -64,6 +71,61 @@ async def test_another_cluster_s_secret_is_left_and_told() -> None:
     await store.transact({}, [Put(SECRET_KEY, b"ours")])
     await pulse.look()
     assert not pulse.is_foreign
+    await store.close()
+
+
+async def test_one_that_starts_without_the_store_takes_its_secret_over() -> None:
+    store, secret = Fickle(), Secret(None)
+    store.away = "etcd: connection refused"
+    pulse = Pulse(store, secret, ManualClock(), lambda: None)
+    assert pulse.away == "it did not answer at the start"
+    await pulse.look()
+    assert (pulse.away, secret.value) == (store.away, None)
+    store.away = ""
+    await store.transact({}, [Put(SECRET_KEY, b"theirs")])
+    await pulse.look()
+    assert (pulse.away, secret.value, pulse.is_foreign) == ("", b"theirs", False)
+    await store.close()
+
+
+async def test_a_secret_is_made_only_once_nobody_can_have_put_back_a_lost_one() -> None:
+    store, secret, clock = Fickle(), Secret(None), ManualClock()
+    pulse = Pulse(store, secret, clock, lambda: None)
+    await pulse.look()
+    await clock.advance(PUT_BACK_S - 0.1)
+    await pulse.look()
+    assert (secret.value, await store.get(SECRET_KEY)) == (None, None)
+    await clock.advance(0.1)
+    await pulse.look()
+    stored = await store.get(SECRET_KEY)
+    assert stored is not None
+    assert (stored.value, len(stored.value)) == (secret.value, SECRET_BYTES)
+    await store.close()
+
+
+async def test_a_start_waits_for_those_who_know_the_secret() -> None:
+    clock = ManualClock()
+    store = Resting(clock)
+    async with asyncio.TaskGroup() as tasks:
+        starting = tasks.create_task(cluster_secret(store, PUT_BACK_S, clock))
+        await store.rest()
+        await clock.advance(1.0)
+        await store.rest()
+        await store.transact({}, [Put(SECRET_KEY, b"put back")])
+        while not starting.done():
+            await clock.advance(0.25)
+            await store.rest()
+    assert (starting.result(), clock.now < 1000 + PUT_BACK_S) == (b"put back", True)
+    await store.close()
+
+
+async def test_what_cannot_be_written_counts_as_away() -> None:
+    store, why = Fickle(), [""]
+    pulse = Pulse(store, Secret(b"s"), ManualClock(), lambda: None, lambda: why[0])
+    await pulse.look()
+    assert pulse.away == ""
+    why[0] = "SQLite: database or disk is full"
+    assert pulse.away == why[0]
     await store.close()
 
 

@@ -9,7 +9,13 @@ import asyncio
 from collections.abc import Callable
 
 from coordinator.state.secret import Secret
-from coordinator.state.store import SECRET_KEY, Store, StoreUnavailable, cluster_secret
+from coordinator.state.store import (
+    PUT_BACK_S,
+    SECRET_KEY,
+    Store,
+    StoreUnavailable,
+    cluster_secret,
+)
 from lineside import logs
 from lineside.clock import Clock
 
@@ -46,6 +52,7 @@ class Pulse:
         self.wipes = 0
         self._store, self.secret, self._clock, self._remake = store, secret, clock, remake
         self._life: str | None = None
+        self._lacks_since: float | None = None
         self._was_away = bool(self._silent)
 
     @property
@@ -73,14 +80,24 @@ class Pulse:
             self._was_away = not self._was_away
             log.warning("store", away=self.away or None)
 
+    async def _found(self) -> bytes | None:
+        """Take the store's secret over; make one once nobody can have put back a lost one."""
+        now = self._clock.monotonic()
+        if (stored := await self._store.get(SECRET_KEY)) is not None:
+            self.secret.learn(stored.value)
+        elif self._lacks_since is None:
+            self._lacks_since = now
+        elif now - self._lacks_since >= PUT_BACK_S:
+            self.secret.learn(await cluster_secret(self._store))
+        if self.secret.value is not None:  # an agent may have brought it meanwhile
+            log.info("joined the store")
+        return self.secret.value
+
     async def _ask(self) -> None:
         life = await self._store.life()
-        secret = self.secret.value
+        secret = self.secret.value or await self._found()
         if secret is None:
-            secret = await cluster_secret(self._store)
-            self.secret.learn(secret)
-            secret = self.secret.value or secret  # an agent may have brought one meanwhile
-            log.info("joined the store")
+            return
         stored = await self._store.get(SECRET_KEY)
         if stored is None:
             await self._store.compare_and_set(SECRET_KEY, None, secret)

@@ -10,10 +10,16 @@ from dataclasses import dataclass
 from typing import NewType, Protocol, TypeAlias
 
 from coordinator.state.secret import SECRET_BYTES
+from lineside.clock import Clock, SystemClock
 
 LeaseId = NewType("LeaseId", int)
 
 SECRET_KEY = "cluster/secret"
+
+PUT_BACK_S = 2.5
+"""In which coordinators put back what a store has lost: they look every second."""
+
+LOOK_S = 0.25
 
 PROBE = "store/probe/"
 """Begins keys that live for a moment, to see whether the store works."""
@@ -165,11 +171,20 @@ def check(expected: Mapping[str, int | None], writes: Sequence[Write]) -> None:
         raise ValueError(f"a transaction writes {MAX_VALUE_BYTES} bytes at most, not {size}")
 
 
-async def cluster_secret(store: Store) -> bytes:
-    """Return the secret that seeds every block key; create it at the cluster's first start."""
-    fresh = secrets.token_bytes(SECRET_BYTES)
+async def cluster_secret(
+    store: Store, patience_s: float = 0.0, clock: Clock | None = None
+) -> bytes:
+    """Return the secret that seeds every block key; create it at the cluster's first start.
+
+    A store that has none may have lost it: with patience, those who know it can put it back.
+    """
+    fresh, clock = secrets.token_bytes(SECRET_BYTES), clock or SystemClock()
+    until = clock.monotonic() + patience_s
     while True:
         if (stored := await store.get(SECRET_KEY)) is not None:
             return stored.value
+        if clock.monotonic() < until:
+            await clock.sleep(LOOK_S)
+            continue
         if (written := await store.compare_and_set(SECRET_KEY, None, fresh)) is not None:
             return written.value

@@ -13,7 +13,7 @@ from coordinator.rules import Resources, Rules
 from coordinator.state import applied
 from coordinator.state.applied import Applied, Sets
 from coordinator.state.following import Following
-from coordinator.state.store import Store, StoreUnavailable
+from coordinator.state.store import PUT_BACK_S, Store, StoreUnavailable
 from coordinator.state.waiting import heard_within
 from lineside import logs
 from lineside.clock import Clock
@@ -24,9 +24,6 @@ log = logs.get("coordinator.state.stored_resources")
 
 ANSWER_S = 3.0
 """For the store, at the start. From then on it counts as away."""
-
-PUT_BACK_S = 5.0
-"""In which the others put back what a store has lost; they notice within one."""
 
 CLOSED = Resources(
     policies=(
@@ -85,16 +82,9 @@ class StoredResources:
             self._rules.bridge(CLOSED)
             return ()
         await self._take(sets)
-        wrong, earlier = self.findings, sets.before(sets.current or 0)
-        while self.rejected and self._good is None and earlier:
-            judged = await asyncio.to_thread(judge, (), earlier[0].files())
-            if not judged.errors:
-                self._good = earlier[0]
-                self._rules.swap(judged.resources)
-            earlier = earlier[1:]
         await asyncio.to_thread(self._told, self._rules.resources)
         if self.rejected and self._good is None:
-            return tuple(each for each in wrong if each.severity == "error")
+            return tuple(each for each in self.findings if each.severity == "error")
         return ()
 
     async def run(self) -> None:
@@ -121,6 +111,20 @@ class StoredResources:
             await asyncio.to_thread(self._told, self._rules.resources)  # it reads files
 
     async def _take(self, sets: Sets) -> None:
+        """Put the newest set into force, or where none is the newest one that can be used."""
+        await self._take_newest(sets)
+        earlier = sets.before(sets.current or 0)
+        while self.rejected and self._good is None and earlier:
+            judged = await asyncio.to_thread(judge, (), earlier[0].files())
+            if not judged.errors:
+                self._put(earlier[0], judged.resources)
+            earlier = earlier[1:]
+
+    def _put(self, good: Applied, resources: Resources) -> None:
+        self._good, self.unknown = good, False
+        self._rules.swap(resources)
+
+    async def _take_newest(self, sets: Sets) -> None:
         if sets.current is None:
             self._open_if_empty()
             return  # nothing was applied, or it is lost: what is in force stays
@@ -134,16 +138,15 @@ class StoredResources:
             if judged.errors:
                 self._reject(judged.findings)
                 return
-            self.findings, self.rejected, self._good = judged.findings, False, newest
-            self.unknown = False
-            self._rules.swap(judged.resources)
+            self.findings, self.rejected = judged.findings, False
+            self._put(newest, judged.resources)
             log.info("resources applied", set=newest.number, revision=self._rules.revision)
 
     def _open_if_empty(self) -> None:
         """Serve without policies, once nobody can have put back what a store has lost."""
         now = self._clock.monotonic()
         self._empty_since = self._empty_since or now
-        if self.unknown and now - self._empty_since >= PUT_BACK_S:
+        if self.unknown and now - self._empty_since >= 2 * PUT_BACK_S:
             self.unknown = False
             self._rules.swap(Resources())
 

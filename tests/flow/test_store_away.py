@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
+from coordinator.state.store import SECRET_KEY
 from tests import etcds
 from tests.flow.test_shared_etcd import NAMES, PREFIX, Cluster, cluster
 from tests.test_applied import policy
@@ -84,6 +85,29 @@ async def test_one_that_cannot_know_its_policies_refuses_until_it_can(tmp_path: 
             await asyncio.to_thread(member.start)
             await three.until(open_again)
             assert await three.ready("two") == (True, [])
+
+
+async def test_one_that_starts_on_an_etcd_that_was_wiped_makes_no_other_secret(
+    tmp_path: Path,
+) -> None:
+    with etcds.etcd(tmp_path) as member:
+        async with settled(tmp_path, member, None) as three:
+
+            async def joined() -> bool:
+                return all([await three.members(name) == (3, [3]) for name in NAMES])
+
+            store = etcds.store_of(member)
+            secret = await store.get(SECRET_KEY)
+            await three.processes["two"].kill()
+            member.kill()
+            member.wipe()
+            await asyncio.gather(asyncio.to_thread(member.start), three.processes["two"].start())
+            await three.until(joined)
+            kept = await store.get(SECRET_KEY)
+            assert (kept and kept.value) == (secret and secret.value)
+            for name in NAMES:
+                assert await three.degraded(name) == set()
+            await store.close()
 
 
 async def test_without_any_word_of_the_secret_all_goes_by_load_until_the_store_is_there(
