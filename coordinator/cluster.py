@@ -204,6 +204,10 @@ class Cluster:
         """Return those of `engines(model)` that are not away."""
         return [record.engine for record in self._serving.get(model, ()) if not record.away]
 
+    def is_served(self, model: str) -> bool:
+        """Return whether an engine serves a model name that is neither away nor failing."""
+        return any(not (r.away or r.failing) for r in self._serving.get(model, ()))
+
     def views(self, model: str, now: float) -> Sequence[EngineView]:
         """Return `snapshot(now).serving(model)` without a view of all other engines.
 

@@ -189,7 +189,7 @@ class Door:
         if self._look_until is None:
             self._look_until = clock.monotonic() + FIRST_LOOK_S
         while (now := clock.monotonic()) < self._look_until:
-            if model is not None and cluster.reachable(model):
+            if model is not None and cluster.is_served(model):
                 return
             if not any(view.away == NOT_ASKED for view in cluster.snapshot(now).engines):
                 return
