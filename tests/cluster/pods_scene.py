@@ -7,6 +7,7 @@ ready, and where their servers are, which are real ones on loopback.
 
 import asyncio
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -119,6 +120,8 @@ async def come_and_go(s: Scene) -> None:
     s.seen["answer"] = (await s.running.post("/v1/chat/completions", ASK))[0]
     pools = await s.running.debug("/debug/pools")
     s.seen["pools"] = {each["name"]: len(each["engines"]) for each in pools}
+    for thing in ("engines", "pools", "policies"):
+        s.seen[f"get {thing}"] = await asyncio.to_thread(got, s.running, thing)
     await s.cluster.say("one", ip, False)
     s.seen["unready"] = await s.until_state(one, "its pod is not ready")
     s.seen["refused"] = (await s.running.post("/v1/chat/completions", ASK))[0]
@@ -138,6 +141,13 @@ async def come_and_go(s: Scene) -> None:
     s.seen["streamed"] = await stream
     await s.cluster.delete("one", 0)
     s.seen["deleted"] = await s.until_state(one, None)
+
+
+def got(running: Running, thing: str) -> str:
+    """Return what the command line shows."""
+    program = Path(sys.executable).with_name("lineside")
+    words = (program, "get", thing, "--admin", running.admin)
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
 async def streamed(running: Running) -> int:

@@ -54,7 +54,7 @@ class Api:
             with urllib.request.urlopen(request, context=_TRUSTING, timeout=30) as answer:
                 return Answer(answer.status, json.load(answer))
         except urllib.error.HTTPError as error:
-            return Answer(error.code, json.loads(error.read() or b"{}"))
+            return Answer(error.code, _said(error.read()))
 
     def kubectl(self, *words: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run kubectl against it."""
@@ -65,6 +65,14 @@ class Api:
 _TRUSTING = ssl.create_default_context()
 _TRUSTING.check_hostname = False
 _TRUSTING.verify_mode = ssl.CERT_NONE  # its certificate is made for this run, on loopback
+
+
+def _said(body: bytes) -> Any:
+    """Return what a failure says; of a path that there is not, plain text does."""
+    try:
+        return json.loads(body or b"{}")
+    except ValueError:
+        return {"message": body.decode(errors="replace")}
 
 
 class Process:

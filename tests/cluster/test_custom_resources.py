@@ -21,6 +21,7 @@ from coordinator.kube.transport import connected
 from coordinator.rules import Rules
 from coordinator.state.leader import Leadership
 from coordinator.state.settings import EtcdAccess
+from coordinator.state.store import Store
 from coordinator.state.stores.opening import store_of
 from coordinator.state.tenure import Tenure
 from lineside.clock import SystemClock
@@ -71,14 +72,13 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(api: Api, **settings: Any) -> AsyncIterator[Scene]:
+async def scene(api: Api, shared: Store | None = None) -> AsyncIterator[Scene]:
+    """Run one; `shared` is a store that others use as well."""
     said = Kubernetes(
-        access="kubeconfig",
-        kubeconfig=str(api.kubeconfig),
-        **({"namespaces": ("inference",)} | settings),
+        access="kubeconfig", kubeconfig=str(api.kubeconfig), namespaces=("inference",)
     )
     clock, rules = SystemClock(), Rules(Cluster())
-    store = store_of("memory", EtcdAccess())
+    store = shared or store_of("memory", EtcdAccess())
     connection = await connected(said)
     kube = KubeCluster(connection, said, rules, lambda _: None, lambda _: None, clock)
     tenure = Tenure(store, clock)
@@ -92,8 +92,10 @@ async def scene(api: Api, **settings: Any) -> AsyncIterator[Scene]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await tenure.end()
         await connection.close()
-        await store.close()
+        if shared is None:
+            await store.close()
 
 
 async def until(so: Callable[[], bool], limit_s: float = SOON_S) -> float:
@@ -268,8 +270,12 @@ async def test_a_deletion_while_the_server_is_dead_is_seen_soon_after(
 
 def _until_served(api: Api) -> None:
     """Wait until the server knows its definitions again."""
+    _until(lambda: api.ask("GET", path_of(named("x"))).status == 200)
+
+
+def _until(so: Callable[[], bool]) -> None:
     end = time.monotonic() + 30
-    while api.ask("GET", path_of(named("x"))).status != 200:
+    while not so():
         assert time.monotonic() < end
         time.sleep(0.05)
 
@@ -377,8 +383,71 @@ async def test_others_who_write_the_status_are_no_hindrance(empty: Api) -> None:
             ),
         )
         said = await status(empty, made)
-        assert conditions(said)["Audited"] == ("True", "Seen39")
+        assert conditions(said)["Audited"][1].startswith("Seen")
         print(f"writes: {dict(s.kube.statuses.counts)}")
+
+
+async def test_of_two_coordinators_one_writes_and_the_other_follows_it(empty: Api) -> None:
+    store = store_of("memory", EtcdAccess())
+    async with scene(empty, store) as other:
+        async with scene(empty, store) as leader:
+            await create(empty, named("one"))
+            await until(lambda: leader.policies == other.policies == {"one": 0})
+            await until_said(empty, named("one"), lambda said: "Accepted" in conditions(said))
+            counts = [each.kube.statuses.counts for each in (leader, other)]
+            await until(lambda: any(counts))
+            assert sorted(map(bool, counts)) == [False, True]
+        made = named("two")
+        await create(empty, made)
+        said = await until_said(empty, made, lambda said: "Accepted" in conditions(said))
+        assert conditions(said)["Programmed"][0] == "True"
+    await store.close()
+
+
+GATEWAY_API = "inference.networking.k8s.io"
+
+
+async def test_pools_of_the_gateway_api_are_read_once_they_are_installed(empty: Api) -> None:
+    names = {"plural": "inferencepools", "singular": "inferencepool", "kind": "InferencePool"}
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": anything},
+    }
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"inferencepools.{GATEWAY_API}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+        },
+        "spec": {
+            "group": GATEWAY_API,
+            "scope": "Namespaced",
+            "names": names,
+            "versions": [version],
+        },
+    }
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    path = f"/apis/{GATEWAY_API}/v1/namespaces/inference/inferencepools"
+    pool = {
+        "apiVersion": f"{GATEWAY_API}/v1",
+        "kind": "InferencePool",
+        "metadata": {"name": "qwen"},
+        "spec": {"selector": {"matchLabels": {"app": "vllm"}}, "targetPorts": [{"number": 8000}]},
+    }
+    async with scene(empty) as s:
+        assert empty.ask("POST", crds, definition).status == 201
+        await asyncio.to_thread(_until, lambda: empty.ask("POST", path, pool).status == 201)
+        taken = await until(
+            lambda: [each.metadata.name for each in s.rules.resources.pools] == ["qwen"], 15
+        )
+        print(f"a kind that was installed is read after {taken:.1f} s")
+        assert empty.ask("DELETE", f"{path}/qwen").status == 200
+        await until(lambda: s.rules.resources.pools == ())
+    assert empty.ask("DELETE", f"{crds}/inferencepools.{GATEWAY_API}").status == 200
 
 
 async def test_a_key_outside_of_the_folder_is_refused(empty: Api) -> None:

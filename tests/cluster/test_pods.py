@@ -71,6 +71,14 @@ def test_a_ready_pod_is_an_engine_of_its_node(seen: dict[str, Any]) -> None:
     assert seen["pools"] == {"default": 0, "pool": 1}
 
 
+def test_the_command_line_shows_them(seen: dict[str, Any]) -> None:
+    address = seen["engine"]["endpoint"]
+    assert address in seen["get engines"] and "tiny-qwen3" in seen["get engines"]
+    rows = [line.split() for line in seen["get pools"].splitlines()]
+    assert ["pool", "1", "no", address] in rows or ["pool", "1", "-", address] in rows
+    assert "custom resources of the cluster (lineside)" in seen["get policies"]
+
+
 def test_a_pod_that_loses_readiness_or_its_label_is_out_in_two_seconds(
     seen: dict[str, Any],
 ) -> None:
