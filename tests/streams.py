@@ -142,6 +142,7 @@ class Coordinator:
     caches: Caches = field(default_factory=Caches)
     address: str = "127.0.0.1:0"
     store: str = ":memory:"
+    secret: Secret = field(default_factory=lambda: Secret(SECRET))
     peers: Peers = field(default_factory=Peers)
     proof: Proof = field(default_factory=lambda: SharedToken(TOKEN))
     noted: Callable[[str], None] = lambda _: None
@@ -153,7 +154,7 @@ class Coordinator:
         self.servicer = AgentsServicer(
             self.cluster,
             self.caches,
-            Secret(SECRET),
+            self.secret,
             CLOCK,
             "c1",
             self.proof,

@@ -13,6 +13,7 @@ from agent.assignment import Scheme
 from agent.digest_log import DigestLog
 from agent.stream import FOREIGN
 from coordinator.feed import Phase
+from coordinator.state.secret import SECRET_BYTES, Secret
 from lineside.digest import DeltaPacker, encode_snapshot
 from lineside.ids import BlockKey, EngineId
 from lineside.signals import Events, Gpu, Load, NodeGpus, Status
@@ -69,6 +70,24 @@ async def test_a_coordinator_whose_secret_the_agent_does_not_follow_is_told_so()
         await until(lambda: coordinator.view(A).cache_state == "unusable")
         assert coordinator.view(A).reason == FOREIGN
         assert coordinator.view(A).status == Status(Events.UNUSABLE, FOREIGN, 16, 7, 3)
+
+
+async def test_one_without_a_secret_takes_it_over_from_the_first_agent_that_has_one() -> None:
+    held = Secret(None)
+    coordinator, fresh, knows = Coordinator(secret=held), FakeHub(), FakeHub()
+    coordinator.assign(engine(A))
+    async with coordinator.up():
+        async with agent(fresh, coordinator.address):
+            await until(lambda: coordinator.servicer.counters()["refused"])
+            assert (held.value, fresh.schemes) == (None, [])
+        knows.schemes.append(Scheme(16, "xxh3_64", b"k" * SECRET_BYTES))
+        async with agent(knows, coordinator.address):
+            await until(lambda: coordinator.view(A).cache_state == "live")
+        assert held.value == b"k" * SECRET_BYTES
+        async with agent(fresh, coordinator.address):
+            await until(lambda: fresh.schemes)
+        assert fresh.schemes == [Scheme(16, "xxh3_64", b"k" * SECRET_BYTES)]
+    assert "kkk" not in repr(held)
 
 
 async def test_a_stream_that_comes_back_brings_only_what_was_missed() -> None:
