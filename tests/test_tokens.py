@@ -105,6 +105,26 @@ async def test_a_large_text_is_tokenized_in_the_pool(tokens: Tokens) -> None:
     assert tokenized == Tokenized(EXACT, "unverified", expected, len(expected) // 4)
 
 
+@pytest.mark.parametrize(
+    ("content", "aside"),
+    [
+        pytest.param("list " * 12_000, False, id="of words"),
+        pytest.param("list " * 6_000 + "x" * 1_100 + " list" * 5_000, True, id="with a long word"),
+        pytest.param("x" * 40_000, True, id="of one word"),
+        pytest.param("x" * 30_000, False, id="small, of one word"),
+        pytest.param("list " * 14_000, True, id="large, of words"),
+    ],
+)
+async def test_what_takes_a_thread_is_what_may_be_slow(
+    tokens: Tokens, content: str, aside: bool
+) -> None:
+    await tokens.load(MODEL)
+    asked = asyncio.create_task(tokens.of(chat(content), [engine()]))
+    await asyncio.sleep(0)
+    assert asked.done() is not aside
+    assert (await asked).packed == LOADED.tokens(chat(content))
+
+
 async def test_one_very_long_text_at_a_time_leaves_a_thread_for_the_rest(tokens: Tokens) -> None:
     await tokens.load(MODEL)
     long, large = chat(" " * LONG_BYTES), chat("list " * 20_000)
