@@ -4,6 +4,7 @@ Written by the service alone; read by the debug endpoints and by metrics. Conten
 names, numbers and reasons, never text, token ids, block keys or header values.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -256,12 +257,12 @@ class Records:
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
-        self._records: dict[str, Record] = {}
+        self._records: OrderedDict[str, Record] = OrderedDict()  # a `dict` seeks its first one
 
     def add(self, record: Record) -> None:
         """Keep a record, and drop the oldest when there is no room."""
         if len(self._records) >= self._capacity:
-            del self._records[next(iter(self._records))]
+            self._records.popitem(last=False)
         self._records[record.id] = record
 
     def get(self, record_id: str) -> Record | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.doors.reports import Event, Report, Reports
+from coordinator.doors.reports import SLACK, Event, Report, Reports
 from coordinator.limits import Usage
 from coordinator.service import UNTOLD, UNTOLD_S, Routed
 from coordinator.watch import WatchedService
@@ -155,6 +155,22 @@ async def test_what_will_not_be_seen_counts_for_as_long_as_predicted() -> None:
     assert scene.reports.expire() == 0  # nobody had to tell
     assert routed.record.outcome.end == "unreported"
     assert scene.reports.counts == {"unseen": 1}
+
+
+async def test_what_has_ended_leaves_nothing_to_look_at() -> None:
+    scene = Scene("a", most=5000)
+    for _ in range(3 * SLACK):
+        routed = await scene.opened()
+        scene.report(routed, Event.UNSEEN)
+        scene.report(routed, Event.FINISHED, usage=USAGE)
+        scene.reports.expire()
+    kept = await scene.opened()
+    scene.reports.expire()
+    assert len(scene.reports._due) <= 2 * (SLACK + 1)
+    await scene.clock.advance(20.1)
+    assert scene.reports.expire() == 1
+    assert kept.record.outcome.end == "unreported"
+    assert scene.reports._due == []
 
 
 async def test_the_oldest_ends_where_there_is_no_more_room() -> None:

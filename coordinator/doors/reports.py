@@ -6,10 +6,11 @@ nothing.
 """
 
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from heapq import heapify, heappop, heappush
 
 from coordinator.attempts import Attempt, Repeat
 from coordinator.candidates import Candidate
@@ -20,6 +21,9 @@ from coordinator.watch import WatchedService
 
 MOST = 65_536
 """Open decisions, about 10 kB each; beyond it the oldest ends as unreported."""
+
+SLACK = 100
+"""Ends that may stay in the order in which decisions are due, whatever the number of open ones."""
 
 UNSEEN_S = 30.0
 """How long an answer is taken to need of which nothing can be predicted, and nothing is heard."""
@@ -79,6 +83,11 @@ class _Open:
     is_unseen: bool = False
     """Its gateway has said that it will not tell of the end."""
 
+    @property
+    def due(self) -> float:
+        """When it is to be looked at."""
+        return min(self.untold_at, self.deadline)
+
 
 class Reports:
     """The table of open decisions."""
@@ -89,7 +98,9 @@ class Reports:
         self._service = service
         self._report_s = min(report_s, service.lease_s)
         self._most = most
-        self._open: dict[str, _Open] = {}  # oldest first
+        self._open: OrderedDict[str, _Open] = OrderedDict()  # oldest first
+        self._due: list[tuple[float, str]] = []
+        """A heap: when to look at which. Some have ended, or are not due any more; see `expire`."""
 
     def __len__(self) -> int:
         """Return how many decisions are open."""
@@ -101,7 +112,9 @@ class Reports:
             self._forget(next(iter(self._open)), "crowded_out")
         untold_at = self._service.handed_over(routed)
         deadline = routed.decided + self._report_s
-        self._open[routed.record.id] = _Open(routed, offered, caller, deadline, untold_at)
+        entry = _Open(routed, offered, caller, deadline, untold_at)
+        self._open[routed.record.id] = entry
+        heappush(self._due, (entry.due, routed.record.id))
 
     def report(self, report: Report, caller: str = "") -> bool:
         """Take a report; return whether it was about an open decision of this caller."""
@@ -117,15 +130,23 @@ class Reports:
 
     def expire(self) -> int:
         """End what is over, or should be; return of how many a gateway should have told."""
-        now = self._service.clock.monotonic()
-        for entry in self._open.values():
+        now, missing = self._service.clock.monotonic(), 0
+        if len(self._due) > 2 * (len(self._open) + SLACK):  # mostly of those that have ended
+            self._due = [(entry.due, name) for name, entry in self._open.items()]
+            heapify(self._due)
+        while self._due and self._due[0][0] <= now:
+            _, name = heappop(self._due)
+            if (entry := self._open.get(name)) is None:
+                continue
             if entry.untold_at <= now:
                 self._service.untold(entry.routed)
                 entry.untold_at = math.inf
-        over = [(name, entry) for name, entry in self._open.items() if entry.deadline <= now]
-        for name, entry in over:
-            self._forget(name, "" if entry.is_unseen else "expired")
-        return sum(not entry.is_unseen for _, entry in over)
+            if entry.deadline <= now:
+                self._forget(name, "" if entry.is_unseen else "expired")
+                missing += not entry.is_unseen
+            else:
+                heappush(self._due, (entry.due, name))
+        return missing
 
     def _take(self, entry: _Open, report: Report) -> None:
         service, routed, now = self._service, entry.routed, self._service.clock.monotonic()
@@ -138,6 +159,7 @@ class Reports:
             case Event.UNSEEN:
                 entry.is_unseen = True
                 entry.deadline = min(entry.deadline, now + _left_s(routed))
+                heappush(self._due, (entry.due, report.decision_id))
                 return
             case Event.FINISHED:
                 service.finished(routed, report.status or 200, report.usage, report.finish, age_s)
