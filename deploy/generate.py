@@ -15,13 +15,14 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from deploy import bill
+from deploy import bill, values_page
 from deploy import dashboards as pages
 from policies.crd import definitions
 
 DEPLOY = Path(__file__).parent
 DAEMONSET = DEPLOY.parent / "daemonset"
 CHART = DEPLOY / "charts" / "lineside"
+DOCS = DEPLOY.parent / "docs"
 
 NAMESPACE = "lineside"
 
@@ -67,6 +68,11 @@ def dashboards() -> Files:
     """Yield each Grafana dashboard, where the chart finds it."""
     for name, text in pages.dashboards():
         yield CHART / "files" / "dashboards" / name, text
+
+
+def values() -> Files:
+    """Yield the page of the chart's values."""
+    yield DOCS / "chart-values.md", values_page.page((CHART / "values.yaml").read_text())
 
 
 def bills() -> Files:
@@ -149,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write the manifests.")
     parser.add_argument("--helm", type=Path, help="Helm's program, for the plain manifests")
     helm: Path | None = parser.parse_args(argv).helm
-    for path, text in (*crds(), *bills(), *dashboards()):
+    for path, text in (*crds(), *bills(), *dashboards(), *values()):
         _write(path, text)
     for path, text in plain(helm) if helm else ():  # of the chart with what was just written
         _write(path, text)

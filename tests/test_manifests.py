@@ -212,6 +212,26 @@ def test_every_value_has_its_meaning_above_it() -> None:
         assert found and all(lines[n - 1].strip().startswith("#") for n in found), path
 
 
+def test_the_page_of_values_is_the_generated_one_and_has_all_of_them() -> None:
+    ((path, text),) = GENERATE.values()
+    assert path.read_text() == text, "run `make manifests`"
+    rows = re.findall(r"^\| `([\w.]+)` \| `(.*)` \| (.+) \|$", text, re.M)
+    leaves = {".".join(path) for path in _values(VALUES)} - GROUPS
+    assert {path for path, *_ in rows} == leaves | {
+        f"{group}.{part}" for group in GROUPS for part in ("requests", "limits")
+    }
+    for path, default, meaning in rows:
+        value = VALUES
+        for name in path.split("."):
+            value = value[name]
+        assert yaml.safe_load(default) == value, path
+        assert meaning.endswith((".", ")")) or ":" in meaning, path
+
+
+GROUPS = {"coordinator.resourceRequests", "agent.resourceRequests"}
+"""Whose comments are about two lines below."""
+
+
 def test_the_schema_knows_every_value_and_no_other() -> None:
     def known(schema: Any, node: Any, at: tuple[str, ...]) -> None:
         if schema.get("additionalProperties") is False:
