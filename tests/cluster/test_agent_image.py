@@ -186,7 +186,7 @@ async def test_the_agent_runs_as_the_manifest_says(image: str, tmp_path: Path) -
                 tmp_path / "coordinator.log",
             ),
         ):
-            stack.callback(process.kill_if_running)
+            stack.push_async_callback(process.end)
             await process.start()
         session = await stack.enter_async_context(aiohttp.ClientSession())
 
