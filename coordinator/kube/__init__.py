@@ -1,0 +1,1 @@
+"""A Kubernetes cluster: its custom resources in force, its pods as engines."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from coordinator.kube.api import Api
+from coordinator.kube.api import Api, ApiAway
 from coordinator.kube.kinds import GATEWAY_POOLS, OURS, PODS, Kind
 from coordinator.kube.pods import Pod, Selection, gateway_pool_of, pod_of
 from coordinator.kube.reflector import Reflector
@@ -17,6 +17,10 @@ from coordinator.kube.written import Written, written
 from lineside.clock import Clock
 
 Reflectors = Sequence[tuple[Kind, Reflector[Any]]]
+
+
+PROBE_S, PROBE_ANSWER_S = 5.0, 5.0
+"""Between two questions whether the server is there at all, and for an answer."""
 
 
 class Counts(NamedTuple):
@@ -48,7 +52,8 @@ class Mirror:
                 path = kind.collection(namespace)
                 yield kind, Reflector(api, path, read, clock, rng, changed.set)
 
-        self._clock = clock
+        self._api, self._clock = api, clock
+        self._silent = ""
         self._ours = [
             each
             for kind in OURS
@@ -73,12 +78,26 @@ class Mirror:
         async with asyncio.TaskGroup() as tasks:
             for _, reflector in self.reflectors:
                 tasks.create_task(reflector.run(), name=f"follow {reflector.path}")
+            tasks.create_task(self._probe(), name="ask the API server")
+
+    async def _probe(self) -> None:
+        """Ask now and then: of a server that hangs, watches hear no more than of a quiet one."""
+        while True:
+            await self._clock.sleep(PROBE_S)
+            try:
+                async with asyncio.timeout(PROBE_ANSWER_S):
+                    await self._api.ask("GET", "/version")
+                self._silent = ""
+            except TimeoutError:
+                self._silent = f"no answer within {PROBE_ANSWER_S:g} s"
+            except ApiAway as error:
+                self._silent = str(error)
 
     @property
     def away(self) -> str:
         """Why something cannot be read; empty: all is followed."""
         said = (f"{kind.plural}: {each.away}" for kind, each in self.reflectors if each.away)
-        return next(said, "")
+        return next(said, self._silent)
 
     @property
     def missing(self) -> list[str]:

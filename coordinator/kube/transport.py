@@ -7,7 +7,8 @@ not used: it ends for good when a server restarts.
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -22,6 +23,9 @@ ANSWER_S = 20.0
 """For one answer; a list of five hundred pods takes a second."""
 
 CONNECT_S = 5.0
+
+RENEW_S = 60.0
+"""Between two looks at a kubeconfig's login. A plugin runs only when its token has run out."""
 
 MAX_LINE_BYTES = 8 * 2**20
 """Of one event: an object is 1.5 MiB at most, as etcd takes no more."""
@@ -42,16 +46,30 @@ async def connected(settings: Kubernetes) -> Api:
         if settings.access == "in-cluster":
             config.load_incluster_config(client_configuration=configuration)
         else:
-            await config.load_kube_config(
+            loader = await config.load_kube_config(
                 config_file=settings.kubeconfig,
                 context=settings.context,
                 client_configuration=configuration,
                 persist_config=False,
             )
+            configuration.refresh_api_key_hook = _renewing(loader.load_and_set)
     except (config.ConfigException, OSError) as error:
         raise OSError(f"cannot log in to the cluster: {error}") from error
     configuration.connection_pool_maxsize = 0  # without a bound: each watch keeps a connection
     return KubeApi(client.ApiClient(configuration), config.ConfigException)
+
+
+def _renewing(load: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+    """Return what logs in again now and then: tokens of plugins and of files run out."""
+    loaded_at = time.monotonic()
+
+    async def renew(configuration: Any) -> None:
+        nonlocal loaded_at
+        if (now := time.monotonic()) - loaded_at >= RENEW_S:
+            loaded_at = now
+            await load(configuration)
+
+    return renew
 
 
 class KubeApi:

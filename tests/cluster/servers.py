@@ -1,6 +1,7 @@
 """A real etcd and a real API server for custom resources, on loopback, for one session of tests."""
 
 import json
+import signal
 import socket
 import ssl
 import subprocess
@@ -93,6 +94,15 @@ class Process:
         if self._running is not None:
             self._running.kill()
             self._running.wait()
+
+    def pause(self) -> None:
+        """Have it hang."""
+        if self._running is not None:
+            self._running.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self._running is not None:
+            self._running.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         if self._running is None:

@@ -268,6 +268,22 @@ async def test_a_deletion_while_the_server_is_dead_is_seen_soon_after(
         assert noticed < 1 and back < 5 and taken < 1
 
 
+async def test_a_server_that_hangs_is_away_and_its_watches_go_on(empty: Api) -> None:
+    async with scene(empty) as s:
+        await create(empty, named("one"))
+        await until(lambda: "one" in s.policies)
+        empty.process.pause()
+        try:
+            noticed = await until(lambda: bool(s.kube.away), 20)
+            assert set(s.policies) == {"one"}
+        finally:
+            empty.process.resume()
+        back = await until(lambda: not s.kube.away, 20)
+        await create(empty, named("two"))
+        await until(lambda: "two" in s.policies)
+        print(f"a server that hangs is away after {noticed:.1f} s, back after {back:.1f} s")
+
+
 def _until_served(api: Api) -> None:
     """Wait until the server knows its definitions again."""
     _until(lambda: api.ask("GET", path_of(named("x"))).status == 200)
