@@ -4,9 +4,8 @@
 """
 
 import asyncio
-import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,14 +15,12 @@ import aiohttp
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from coordinator import dispatch
-from coordinator.audit import Audit
 from coordinator.breaker import Breakers
 from coordinator.caches import Caches
 from coordinator.cap import IndexCap
-from coordinator.cluster import Cluster
 from coordinator.config import Config
+from coordinator.core import Core, core_of, discovery_of
 from coordinator.credentials import Credentials
-from coordinator.decider import Decider
 from coordinator.discovery import Discovery
 from coordinator.doors.admin import Admin
 from coordinator.doors.asides import Asides
@@ -34,22 +31,16 @@ from coordinator.doors.envoy.doors import EnvoyDoor, EnvoyMetrics
 from coordinator.doors.gateway_doors import DoorMetrics, GatewayDoors, keys_of
 from coordinator.doors.holding import Holding
 from coordinator.doors.listing import Listing
-from coordinator.engines import Engine
 from coordinator.gpu_views import GpuViews
-from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer
 from coordinator.kube.cluster import KubeCluster
 from coordinator.kube.transport import connected
 from coordinator.kube.views import KubeViews
-from coordinator.limits import Unlimited
-from coordinator.metrics import Gauges, Metrics
+from coordinator.metrics import Gauges
 from coordinator.overlay import Overlay
-from coordinator.predict import Learned
 from coordinator.providers.keys import ProviderKeys
 from coordinator.providers.views import ProviderViews
 from coordinator.readiness import Readiness
-from coordinator.recent import RecentWork
-from coordinator.records import Records
 from coordinator.resources import ResourceFolder, Source
 from coordinator.rules import Resources, Rules
 from coordinator.state.exclusions import Exclusions
@@ -57,7 +48,6 @@ from coordinator.state.leader import Leadership
 from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Membership
 from coordinator.state.numbering import Numbering
-from coordinator.state.peers import Peers
 from coordinator.state.pulse import ANSWER_S, Pulse
 from coordinator.state.secret import Secret
 from coordinator.state.shared import State
@@ -65,23 +55,15 @@ from coordinator.state.store import PUT_BACK_S, Store, StoreUnavailable, cluster
 from coordinator.state.stored_resources import StoredResources
 from coordinator.state.stores.opening import store_of
 from coordinator.state.tidying import CHORE, Tidying
-from coordinator.tagging import GivenTags
-from coordinator.tokens.hub import Hub
-from coordinator.tokens.sources import Tokens
 from coordinator.tokens.views import TokenizerViews
 from coordinator.trust.agents import AgentTrust, TrustMetrics
 from coordinator.watch import WatchedService
-from coordinator.worth import CacheWorth
 from coordinator.worth_views import WorthViews
 from lineside import logs
 from lineside.about import About
 from lineside.clock import SystemClock
-from lineside.ids import EngineId
 
 log = logs.get("coordinator.build")
-
-LEASE_SLACK_S = 60.0
-"""A lease outlives the gateway's total timeout by this much, then expires by itself."""
 
 
 @dataclass(slots=True)
@@ -119,20 +101,6 @@ class Parts:
     lag: Lag
 
 
-@dataclass(frozen=True, slots=True)
-class _Core:
-    """What decides, and what it decides from."""
-
-    cluster: Cluster
-    caches: Caches
-    rules: Rules
-    tokens: Tokens
-    learned: Learned
-    breakers: Breakers
-    service: WatchedService
-    peers: Peers
-
-
 async def build(config: Config, stack: AsyncExitStack) -> Parts:
     """Make every part; what must be closed is put on `stack`. Raises `OSError`."""
     lag, registry, keys = Lag(), _registry(), ProviderKeys()
@@ -141,13 +109,13 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     probes = await stack.enter_async_context(
         aiohttp.ClientSession(middlewares=credentials.middlewares())
     )
-    core = _core(config, stack, probes, secret, registry, keys)
+    core = core_of(config, stack, probes, secret, registry, keys)
     kept = LearnedStore(core.learned, store)
     exclusions = Exclusions(core.breakers, core.service.decider.cooldowns, store, SystemClock())
     if secret.value is not None:  # else the store is away, and both load before their first write
         await kept.load()
         await exclusions.load()
-    discovery = _discovery(config, core, probes, credentials)
+    discovery = discovery_of(config, core, probes, credentials)
     numbering = Numbering(store, core.cluster)
     trust = AgentTrust(config, SystemClock())
     agents = _agents(config, core, secret, numbering, trust)
@@ -199,7 +167,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         discovery=discovery,
         agents=agents,
         trust=trust,
-        admin=_admin(config, core, readiness, registry, cap, source, lag, providers, state),
+        admin=_admin(config, core, readiness, registry, cap, source, lag, providers, state, worth),
         door=_door(config, core, dispatcher, asides, holding, listing),
         gateways=gateways,
         envoy=envoy,
@@ -228,7 +196,7 @@ async def _opened(config: Config, stack: AsyncExitStack) -> tuple[Store, Secret]
 
 
 def _state(
-    core: _Core,
+    core: Core,
     store: Store,
     secret: Secret,
     agents: AgentsServicer,
@@ -247,89 +215,8 @@ def _state(
     return State(pulse, members, exclusions, tidying, core.peers, core.service.inflight, clock)
 
 
-def _core(
-    config: Config,
-    stack: AsyncExitStack,
-    probes: aiohttp.ClientSession,
-    secret: Secret,
-    registry: CollectorRegistry,
-    keys: ProviderKeys,
-) -> _Core:
-    cluster, caches = Cluster(), Caches()
-    hub = Hub(config.hub.fetch, config.hub.url, config.hub.cache, config.hub.token_file)
-    tokens = Tokens(SystemClock(), probes, hub=hub)
-    stack.callback(tokens.close)
-    breakers, rules = Breakers(cluster, config.stalled_s), Rules(cluster)
-    learned, peers = Learned(config.prefill_tokens_per_s, config.step_s), Peers()
-    inflight = InFlight(peers.sums)
-    service = _service(
-        config, breakers, rules, caches, tokens, learned, inflight, secret, registry, keys
-    )
-    stack.callback(service.heavy.close)
-    return _Core(cluster, caches, rules, tokens, learned, breakers, service, peers)
-
-
-def _service(
-    config: Config,
-    breakers: Breakers,
-    rules: Rules,
-    caches: Caches,
-    tokens: Tokens,
-    learned: Learned,
-    inflight: InFlight,
-    secret: Secret,
-    registry: CollectorRegistry,
-    keys: ProviderKeys,
-) -> WatchedService:
-    decider = Decider(
-        cluster=rules.cluster,
-        rules=rules,
-        overlaps=caches,
-        tokens=tokens,
-        inflight=inflight,
-        overlay=Overlay(),
-        recent=RecentWork(),
-        predictor=learned,
-        key_missing=keys.missing,
-        clock=SystemClock(),
-        rng=random.Random(),
-        secret=secret,
-    )
-    return WatchedService(
-        breakers=breakers,
-        metrics=Metrics(registry),
-        decider=decider,
-        limiter=Unlimited(),
-        shed_wait_s=config.shed_wait_s,
-        tagger=GivenTags(config.tags, config.tags_header),
-        records=Records(),
-        audit=Audit(config.announce_share, random.Random()),
-        lease_s=config.timeouts.total_s + LEASE_SLACK_S,
-    )
-
-
-def _discovery(
-    config: Config, core: _Core, probes: aiohttp.ClientSession, credentials: Credentials
-) -> Discovery:
-    decider, clock = core.service.decider, SystemClock()
-    return Discovery(
-        config.engines,
-        core.cluster,
-        probes,
-        credentials,
-        node=config.node_id,
-        stride=config.stride,
-        probe_s=config.probe_s,
-        changed=_followers(
-            core.breakers, core.caches, core.tokens, decider, core.learned, core.service.worth
-        ),
-        appeared=_greeter(core.breakers, core.tokens, decider),
-        looked=lambda engine: core.breakers.heard(engine, clock.monotonic()),
-    )
-
-
 def _agents(
-    config: Config, core: _Core, secret: Secret, numbering: Numbering, trust: AgentTrust
+    config: Config, core: Core, secret: Secret, numbering: Numbering, trust: AgentTrust
 ) -> AgentsServicer:
     return AgentsServicer(
         core.cluster,
@@ -370,7 +257,7 @@ def _others(trust: AgentTrust, addresses: Addresses) -> Iterator[tuple[str, str]
 
 def _door(
     config: Config,
-    core: _Core,
+    core: Core,
     dispatcher: dispatch.Dispatcher,
     asides: Asides,
     holding: Holding,
@@ -382,7 +269,7 @@ def _door(
 
 def _admin(
     config: Config,
-    core: _Core,
+    core: Core,
     readiness: Readiness,
     registry: CollectorRegistry,
     cap: IndexCap,
@@ -390,6 +277,7 @@ def _admin(
     lag: Lag,
     providers: ProviderViews,
     state: State,
+    worth: WorthViews,
 ) -> Admin:
     return Admin(
         core.service,
@@ -401,7 +289,7 @@ def _admin(
         providers.shown,
         lambda: lag.silence_s,
         state.shown,
-        WorthViews(core.service.worth, core.service).of,
+        worth.of,
     )
 
 
@@ -418,46 +306,6 @@ def _reader_of(keys: ProviderKeys) -> Callable[[Resources], None]:
     return lambda resources: keys.read(resources.providers)
 
 
-def _greeter(
-    breakers: Breakers, tokens: Tokens, decider: Decider
-) -> Callable[[Engine], Awaitable[object]]:
-    """Return what hears of each engine that is new, or back."""
-
-    def greet(engine: Engine) -> Awaitable[object]:
-        breakers.reset(engine.id)
-        decider.welcome(engine)
-        return tokens.keep_verified(engine)
-
-    return greet
-
-
 def _index_shown(caches: Caches, cap: IndexCap, overlay: Overlay) -> Mapping[str, object]:
     """Return what `/debug/index` shows."""
     return {**caches.stats(), "cap": cap.shown(), "overlay": overlay.shown()}
-
-
-def _followers(
-    breakers: Breakers,
-    caches: Caches,
-    tokens: Tokens,
-    decider: Decider,
-    learned: Learned,
-    worth: CacheWorth,
-) -> Callable[[Sequence[Engine]], None]:
-    """Return what hears of every new set of engines."""
-    known: set[EngineId] = set()
-
-    def follow(engines: Sequence[Engine]) -> None:
-        groups = {engine.id: engine.group for engine in engines}
-        for gone in known - groups.keys():
-            tokens.forget(gone)
-        known.clear()
-        known.update(groups)
-        caches.assign(groups)
-        breakers.found(groups)
-        decider.recent.keep(groups)
-        decider.newcomers.keep(groups)
-        learned.keep(groups)
-        worth.keep(groups)
-
-    return follow
