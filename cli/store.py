@@ -42,6 +42,9 @@ AWAY_HELP = "its address, its certificates and `etcd.*` are the usual suspects"
 PROBE_TTL_S = 10
 HEARD_S = 5.0
 
+UNSOUND = ("etcd 3.5.0", "etcd 3.5.1", "etcd 3.5.2")
+"""They can lose what they applied when they are killed, as churn has shown (decision 011)."""
+
 DESCRIPTION = """\
 Look at what coordinators share, without one of them. --config is that of a
 coordinator, for its `store` and `etcd`; --store names one that needs no more.
@@ -151,6 +154,7 @@ async def _check(store: Store, arguments: argparse.Namespace) -> int:
         sizes[prefix] += len(key) + len(stored.value)
     secret = listing.entries.get(SECRET_KEY)
     said = {
+        "software": await store.about(),
         "revision": listing.revision,
         "took_s": took,
         "keys": {each: {"keys": keys[each], "bytes": sizes[each]} for each in sorted(keys)},
@@ -172,7 +176,9 @@ def _print(said: dict[str, Any]) -> None:
         rows.add_row(text(prefix), number(found["keys"]), number(found["bytes"]))
     out.print(rows)
     secret = said["secret"]
-    out.print(f"revision {said['revision']}")
+    out.print(f"{said['software']}, revision {said['revision']}")
+    if said["software"] in UNSOUND:
+        out.print("such members may come to differ when one is killed: use a later release")
     out.print(f"secret known as {secret}" if secret else "no secret: no coordinator ever started")
 
 

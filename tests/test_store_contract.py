@@ -284,3 +284,9 @@ async def test_a_life_is_told_alike_to_everybody(store: Store) -> None:
 async def test_the_secret_is_made_once(kind: Kind) -> None:
     made = await asyncio.gather(*(cluster_secret(kind.store) for _ in range(5)))
     assert [len(secret) for secret in set(made)] == [32]
+
+
+async def test_a_store_says_what_it_is(kind: Kind) -> None:
+    name, _, release = (await kind.store.about()).partition(" ")
+    assert name in ("SQLite", "etcd")
+    assert release.replace(".", "").isdigit()

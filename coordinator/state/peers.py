@@ -5,13 +5,24 @@ stream's last one until that stream ends or its coordinator is silent; the prefi
 credited with the time since. Our own word never comes back: it is dropped by name.
 """
 
+import struct
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coordinator.inflight import HEAD_CREDIT, PeerSum
-from lineside.ids import EngineId, NodeId
+from coordinator.inflight import InFlight as Leases
+from coordinator.overlay import STRIDE, Overlay
+from lineside.ids import BlockKey, EngineId, NodeId
 from lineside.signals import InFlight
+
+CLAIM_UNITS = 64
+"""Of claimed prompts every key at so many units is told: 1,024 tokens."""
+
+MAX_CLAIMED = 256
+"""Keys of one engine in a word; of more claims the common beginnings are told."""
+
+KEY_BYTES = 8
 
 SILENT_S = 2.0
 """A word that is older counts for nothing: its coordinator says something every 0.5 s."""
@@ -36,12 +47,35 @@ class _Heard:
         return self.at is not None and now - self.at <= SILENT_S
 
 
+class Own:
+    """What this coordinator tells others of itself."""
+
+    def __init__(self, inflight: Leases, overlay: Overlay) -> None:
+        self._inflight, self._overlay = inflight, overlay
+        self._claimed: dict[EngineId, bytes] = {}
+
+    def look(self) -> None:
+        """Gather what is claimed now, once for all who are told."""
+        marks = self._overlay.marks(CLAIM_UNITS // STRIDE, MAX_CLAIMED)
+        self._claimed = {engine: _packed(keys) for engine, keys in marks.items()}
+
+    def word(self, engines: Sequence[EngineId], now: float) -> dict[EngineId, InFlight]:
+        """Return what is in flight on these engines; the others have nothing."""
+        queues = zip(engines, self._inflight.queues(engines, now), strict=True)
+        return {
+            engine: own.as_word(self._claimed.get(engine, b""))
+            for engine, own in queues
+            if own.outstanding or engine in self._claimed
+        }
+
+
 class Peers:
     """The words of all other coordinators. Bounded by what the wire lets a message have."""
 
     def __init__(self) -> None:
         self.sums: dict[EngineId, PeerSum] = {}
         """By engine, where there is anything."""
+        self._claimed: dict[EngineId, set[BlockKey]] = {}
         self._me = ""
         self._heard: dict[NodeId, dict[str, _Heard]] = {}
 
@@ -82,6 +116,7 @@ class Peers:
     def look(self, now: float) -> None:
         """Let time pass: bring the sums up to date."""
         sums: dict[EngineId, PeerSum] = {}
+        claimed: dict[EngineId, set[BlockKey]] = {}
         for words in self._heard.values():
             for heard in words.values():
                 if heard.at is None or not heard.counts(now):
@@ -89,6 +124,10 @@ class Peers:
                 since = now - heard.at
                 for engine, has in heard.engines.items():
                     wait_s = max(has.wait_s - since, (1 - HEAD_CREDIT) * has.wait_s)
+                    if has.claimed:
+                        claimed.setdefault(engine, set()).update(_unpacked(has.claimed))
+                    if not has.outstanding:
+                        continue
                     before = sums.get(engine, NOTHING)
                     sums[engine] = PeerSum(
                         before.outstanding + has.outstanding,
@@ -98,6 +137,22 @@ class Peers:
                     )
         self.sums.clear()
         self.sums.update(sums)
+        self._claimed = claimed
+
+    def units(self, keys: Sequence[BlockKey]) -> dict[EngineId, int]:
+        """Return how many leading units engines will hold, by what others have sent them.
+
+        `keys` are those of a prompt as the overlay has them.
+        """
+        if not self._claimed:
+            return {}  # nearly always
+        every = CLAIM_UNITS // STRIDE
+        marks = [keys[depth - 1] for depth in range(every, len(keys) + 1, every)]
+        found: dict[EngineId, int] = {}
+        for engine, claimed in self._claimed.items():
+            if depth := next((n for n in range(len(marks), 0, -1) if marks[n - 1] in claimed), 0):
+                found[engine] = depth * CLAIM_UNITS
+        return found
 
     def oldest_s(self, now: float) -> float | None:
         """Return the age of the oldest word of a coordinator that ever said one."""
@@ -127,5 +182,14 @@ def inflight_json(
 ) -> dict[str, Any]:
     """Return what one coordinator has in flight on one engine, for people."""
     is_known = age_s is not None and age_s <= SILENT_S
-    said = {"coordinator": coordinator, "engine": engine}
-    return {**said, **has._asdict(), "age_s": age_s, "counts": is_known}
+    said = {"coordinator": coordinator, "engine": engine, **has._asdict()}
+    claimed = len(has.claimed) // KEY_BYTES
+    return {**said, "claimed": claimed, "age_s": age_s, "counts": is_known}
+
+
+def _packed(keys: Sequence[BlockKey]) -> bytes:
+    return struct.pack(f"<{len(keys)}Q", *keys)
+
+
+def _unpacked(packed: bytes) -> tuple[BlockKey, ...]:
+    return struct.unpack(f"<{len(packed) // KEY_BYTES}Q", packed)

@@ -155,6 +155,10 @@ class Store(Protocol):
         """Return what the store's data is known by: another text when it was lost or replaced."""
         ...
 
+    async def about(self) -> str:
+        """Return what the store is, for people: a name and a release."""
+        ...
+
     async def close(self) -> None:
         """Let go of the store."""
         ...

@@ -126,7 +126,7 @@ async def test_a_user_s_token_is_renewed(tmp_path: Path, monkeypatch: pytest.Mon
                 async for batch in changes:
                     seen.extend(batch)
 
-        watching = asyncio.ensure_future(watch())
+        watching = asyncio.create_task(watch())
         lease = await store.grant(5)
         assert await store.transact({}, [Put("w/0", b"0", lease)])
         await until(lambda: "deleted a simple token" in member.log.read_text())
@@ -193,6 +193,7 @@ async def test_a_store_is_copied_from_a_file_to_an_etcd(
         code, out, _ = await lineside("check", "--store", etcd, "--json")
         said = json.loads(out)
         assert (code, set(said["took_s"])) == (0, {"read", "write", "watch", "lease"})
+        assert said["software"] == await after.about()
         assert said["keys"]["cluster"] == {"keys": 1, "bytes": 46}
         assert not (await after.range("store/probe")).entries
         await after.close()

@@ -29,6 +29,7 @@ from coordinator.state.stores.etcd_calls import (
     GRANT,
     RANGE,
     REVOKE,
+    STATUS,
     TXN,
     Access,
     Calls,
@@ -160,6 +161,12 @@ class EtcdStore:
             if (stored := await self.get(LIFE_KEY)) is not None:
                 return f"{stored.value.decode(errors='replace')} at {stored.revision}"
             await self.compare_and_set(LIFE_KEY, None, fresh)
+
+    async def about(self) -> str:
+        try:
+            return f"etcd {(await self._calls.call(STATUS, pb.StatusRequest())).version}"
+        except Refused:
+            return "etcd"  # some tell none but its root
 
     async def close(self) -> None:
         await self._calls.close()

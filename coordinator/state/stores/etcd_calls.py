@@ -87,6 +87,9 @@ GRANT: Method[pb.LeaseGrantRequest, pb.LeaseGrantResponse] = Method(
 REVOKE: Method[pb.LeaseRevokeRequest, pb.LeaseRevokeResponse] = Method(
     "/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse
 )
+STATUS: Method[pb.StatusRequest, pb.StatusResponse] = Method(
+    "/etcdserverpb.Maintenance/Status", pb.StatusResponse
+)
 AUTHENTICATE: Method[pb.AuthenticateRequest, pb.AuthenticateResponse] = Method(
     "/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse
 )

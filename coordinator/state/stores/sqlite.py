@@ -121,6 +121,9 @@ class SqliteStore:
     async def life(self) -> str:
         return await self._call(tables.life)
 
+    async def about(self) -> str:
+        return f"SQLite {sqlite3.sqlite_version}"
+
     async def close(self) -> None:
         def close() -> None:
             if self._connection is not None:
