@@ -7,8 +7,8 @@ import socket
 import ssl
 from dataclasses import dataclass
 
-LIMIT_S = 3.0
-"""For the handshake, and for what comes after it: in TLS 1.3 a server refuses a client later."""
+LIMIT_S = 1.5
+"""For the connection, and again for each answer. An agent that stops waits for it."""
 
 _EXPIRED, _NOT_YET = 10, 9
 CLOSED = "closed"

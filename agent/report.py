@@ -89,7 +89,7 @@ class Reporter:
     async def _try(self, changed: asyncio.Event) -> None:
         """Keep one stream for as long as it lasts, and note how it ended."""
         event, reason = "stream lost", "the coordinator ended it"
-        self._welcome = False
+        self._welcome = is_broken = False
         async with self._line.channel() as channel:
             stub = rpc.AgentsStub(channel)  # type: ignore[no-untyped-call]
             call: Call = stub.Connect(metadata=self._line.metadata())
@@ -101,13 +101,14 @@ class Reporter:
                 reason = f"no hello within {HELLO_S:.0f} s"
             except* grpc.aio.AioRpcError as errors:
                 event, reason = _told(errors)
+                is_broken = event == "stream lost"
             except* asyncio.InvalidStateError:  # written to after its end
                 event, reason = _word(await call.code(), await call.details())
             finally:
                 self.connected = False
                 call.cancel()
-        is_lost = event == "stream lost" and not self._welcome and not _is_cancelled()
-        if is_lost and (why := await self._line.why()):
+        is_broken = is_broken and not self._welcome and not _is_cancelled()
+        if is_broken and (why := await self._line.why()):
             event, reason = "no trust", why
         self._note(event, reason)
 

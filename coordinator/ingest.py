@@ -17,11 +17,10 @@ from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.engines import Doubt
 from coordinator.feed import Stream
-from coordinator.inflight import InFlight
 from coordinator.session import Session
 from coordinator.sessions import Sessions
 from coordinator.state.numbering import Numbering
-from coordinator.state.peers import Peers
+from coordinator.state.peers import Own, Peers
 from coordinator.state.secret import SECRET_BYTES, Secret
 from coordinator.trust.proof import Proof, Shown, Why
 from lineside import logs
@@ -34,6 +33,9 @@ from lineside.v1 import agents_pb2_grpc as rpc
 
 HELLO_S = 10.0
 """For an agent's first message."""
+
+MOST_STREAMS = 10_000
+"""At a time, those that have not said who they are among them; another is `RESOURCE_EXHAUSTED`."""
 
 CLOSE_S = 1.0
 """What a stream gets to end in when the coordinator stops; it never ends by itself."""
@@ -88,11 +90,11 @@ class AgentsServicer(rpc.AgentsServicer):
         coordinator: str,
         proof: Proof,
         numbering: Numbering,
-        inflight: InFlight,
+        own: Own,
         peers: Peers,
         noted: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.sessions = Sessions(cluster, caches, clock, numbering, inflight, peers)
+        self.sessions = Sessions(cluster, caches, clock, numbering, own, peers)
         self._proof = proof
         self._noted = noted
         self._secret = secret
@@ -275,7 +277,7 @@ async def serving(
 
     Without credentials in plaintext. Raises `OSError` where the address cannot be had.
     """
-    server = grpc.aio.server(options=OPTIONS)
+    server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MOST_STREAMS)
     rpc.add_AgentsServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     try:
         if credentials is None:

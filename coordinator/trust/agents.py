@@ -138,4 +138,6 @@ def _proof(config: Config, review: TokenReview | None) -> Proof:
         proofs.append(SharedToken(config.agent_token))
     if config.tls.client_ca_file is not None and config.node_proof in (None, "certificate"):
         proofs.append(OwnCertificate())
+    if not (proofs or config.tls.client_ca_file or is_local(split_address(config.grpc)[0])):
+        log.warning("anybody may connect as an agent", listening=config.grpc)
     return All(proofs)

@@ -113,6 +113,13 @@ async def until(holds: Any, limit_s: float = 10.0) -> None:
             await asyncio.sleep(0.02)
 
 
+def beside(authority: Authority, other: Authority) -> str:
+    """Add another authority to the first one's file."""
+    both = Path(authority.file).read_bytes() + Path(other.file).read_bytes()
+    Path(authority.file).write_bytes(both)
+    return authority.file
+
+
 def broken(pair: Pair) -> None:
     Path(pair.cert).write_text("no certificate")
 
@@ -246,3 +253,12 @@ async def test_files_that_change_count_at_the_next_connect_and_broken_ones_are_s
         authority.sign("server", dns=["new.svc"])
         async with agent(shows(authority.file, pair, "new.svc"), running.grpc) as reporter:
             await until(lambda: reporter.connected)
+        # Another authority beside the first, as it is exchanged: agents of both are let in.
+        other = Authority(tmp_path, "other")
+        theirs = other.sign("theirs", uris=for_node("gpu-2"))
+        ca = beside(authority, other)
+        async with (
+            agent(shows(ca, pair), running.grpc) as first,
+            agent(shows(ca, theirs), running.grpc, "gpu-2") as second,
+        ):
+            await until(lambda: first.connected and second.connected)
