@@ -4,14 +4,18 @@ It lists, then watches. Whatever a watch may have missed (changes that are no lo
 that lost its data) is healed by listing again. While the store is away the copy stays as it was.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from coordinator.state.store import Change, Compacted, Store, Stored, StoreUnavailable
 from lineside.clock import Clock
 
 RETRY_S = 1.0
 """After a store that was away, and between two listings."""
+
+ANEW_S = 300.0
+"""After which it is listed anew, come what may: a watch that lost its tongue looks well."""
 
 
 class Following:
@@ -36,14 +40,21 @@ class Following:
         while True:
             try:
                 await self._list()
-                async with aclosing(self._store.watch(self._prefix, self.revision)) as watch:
-                    async for changes in watch:
-                        self._apply(changes)
+                await self._watch()
             except Compacted:
                 pass
             except StoreUnavailable as error:
                 self.away = str(error)
             await self._clock.sleep(RETRY_S)
+
+    async def _watch(self) -> None:
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout(ANEW_S),
+                aclosing(self._store.watch(self._prefix, self.revision)) as watch,
+            ):
+                async for changes in watch:
+                    self._apply(changes)
 
     async def _list(self) -> None:
         listing = await self._store.range(self._prefix)
