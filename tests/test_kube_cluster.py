@@ -12,7 +12,7 @@ import pytest
 from coordinator.cluster import Cluster
 from coordinator.config import EngineSpec
 from coordinator.engines import Hosting
-from coordinator.kube import custom_resources
+from coordinator.kube import custom_resources, pod_engines
 from coordinator.kube.api import JSON, Answer, ApiAway, Body, Query
 from coordinator.kube.cluster import KubeCluster
 from coordinator.kube.settings import Kubernetes
@@ -193,7 +193,8 @@ async def test_definitions_that_are_not_installed_are_named() -> None:
         assert (shown["missing"], shown["away"]) == (["inferencepools"], "")
 
 
-async def test_pods_follow_the_worker_sets_in_force() -> None:
+async def test_pods_follow_the_worker_sets_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_engines, "LOOK_S", 60.0)  # changes are heard of
     server = Server()
     server.put(PODS, "p", **pod(app="vllm", tier="gold"))
     async with running(server) as s:

@@ -172,6 +172,17 @@ def test_what_a_deletion_made_wrong_stays_in_force_and_is_told() -> None:
     assert codes(now) == {"claims": ["proof-failed", "proof-vacuous"]}
 
 
+def test_what_stands_there_wrong_keeps_no_other_change_out() -> None:
+    claim = policy("claims", annotations=PROVE)
+    before = judged(NOTHING, claim, an("InferencePolicy", "guards", GUARD))
+    wrong = judged(before, claim)
+    now = judged(wrong, claim, policy("b"), bad("c"))
+    assert generations(now) == {"InferencePolicy/claims": 1, "InferencePolicy/b": 1}
+    assert now.refused == {("InferencePolicy", "n", "c")}
+    healed = judged(now, claim, policy("b"), an("InferencePolicy", "guards", GUARD))
+    assert healed.refused == frozenset() and codes(healed).get("claims") is None
+
+
 def test_warnings_keep_nothing_out() -> None:
     spec = {"rules": [{"name": "r", "route": {}, "limits": [{"window": "1m", "requests": 5}]}]}
     now = judged(NOTHING, an("InferencePolicy", "a", spec))

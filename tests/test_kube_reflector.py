@@ -167,6 +167,15 @@ async def test_while_the_server_is_away_the_copy_stays_and_tries_get_rarer() -> 
         assert (names(reflector), reflector.lists) == (["b"], 2)
 
 
+async def test_after_a_watch_that_lasted_tries_begin_anew() -> None:
+    early: list[Any] = [ApiAway("cannot connect")] * 6
+    lists = [*early, listed(), ApiAway("cannot connect"), listed(revision=9)]
+    async with reflecting(lists, [[OPEN, 40.0], [OPEN, 5.0, ApiAway("broke")]]) as (_, s, clock):
+        await clock.advance(80)
+        tries = [at for at, what in zip(s.at, s.asked, strict=True) if what == "list"]
+        assert tries[6] - tries[5] > 1 and tries[8] - tries[7] < 0.3
+
+
 async def test_being_away_ends_when_a_watch_is_open() -> None:
     watches: list[Watch] = [[OPEN, ApiAway("broke")], [OPEN, 5.0]]
     async with reflecting([listed(), listed(revision=6)], watches) as (reflector, _, clock):

@@ -134,7 +134,7 @@ class _Court:
         for ident in changed:
             tried = {**there, ident: forms[ident]}
             then = self._look(tried)
-            if new := [each for each in then.errors if each not in seen.errors]:
+            if new := _beyond(seen.errors, then.errors):
                 self._refused[ident] = new
             else:
                 there, seen = tried, then
@@ -156,6 +156,12 @@ def _good(each: Written, before: Forms) -> Form | None:
     """Return the form that was in force, of this very object; a start has the status's word."""
     form = before.get(each.ident)
     return form if form is not None and form.uid == each.form.uid else each.kept
+
+
+def _beyond(standing: Iterable[Finding], errors: Iterable[Finding]) -> list[Finding]:
+    """Return the errors that are not there yet. What a message gives as an example may change."""
+    known = {(each.place, each.code) for each in standing}
+    return [each for each in errors if (each.place, each.code) not in known]
 
 
 def _read(forms: Forms) -> _Seen:
