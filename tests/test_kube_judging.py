@@ -169,6 +169,7 @@ def test_what_a_deletion_made_wrong_stays_in_force_and_is_told() -> None:
     assert before.all_findings == ()
     now = judged(before, claim)
     assert generations(now) == {"InferencePolicy/claims": 1} and now.refused == frozenset()
+    assert now.wrong == {("InferencePolicy", "n", "claims")}
     assert codes(now) == {"claims": ["proof-failed", "proof-vacuous"]}
 
 

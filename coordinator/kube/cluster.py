@@ -69,7 +69,7 @@ class KubeCluster:
 
     @property
     def rejected(self) -> bool:
-        """Whether there is an object whose newest form is not in force."""
+        """Whether there is an object with an error, in force or not."""
         return self._resources.rejected
 
     @property

@@ -56,8 +56,8 @@ class CustomResources:
 
     @property
     def rejected(self) -> bool:
-        """Whether there is an object whose newest form is not in force."""
-        return bool(self._judgement.refused)
+        """Whether there is an object with an error, in force or not."""
+        return bool(self._judgement.wrong)
 
     @property
     def refused(self) -> int:
@@ -118,10 +118,11 @@ class CustomResources:
             )
 
     def _tell(self, before: Judgement, now: Judgement) -> None:
-        for ident in sorted(now.refused):
+        for ident in sorted(now.wrong):
+            what = "resource rejected" if ident in now.refused else "resource has an error"
             if now.findings.get(ident) != before.findings.get(ident):
                 for found in now.findings.get(ident, ()):
-                    log.warning("resource rejected", place=str(found.place), code=found.code)
+                    log.warning(what, place=str(found.place), code=found.code)
 
     def _due(self, bench: Bench) -> Mapping[Ident, Due]:
         """Return what is to be said of each object. Run on a thread: it changes nothing."""

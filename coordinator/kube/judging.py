@@ -36,6 +36,16 @@ class Judgement:
     """Objects whose own form is not in force."""
 
     @property
+    def wrong(self) -> frozenset[Ident]:
+        """Objects with an error: those that are refused, and those that a deletion made wrong."""
+        found = (
+            ident
+            for ident, findings in self.findings.items()
+            if any(each.severity == "error" for each in findings)
+        )
+        return self.refused | frozenset(found)
+
+    @property
     def resources(self) -> Resources:
         """The set to put into force."""
         return Resources.of([each.resource for each in self.located])
