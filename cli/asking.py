@@ -100,7 +100,7 @@ async def look(
 ) -> Seen | Away:
     """Ask a server all there is to read; `Away` where it does not answer as vLLM does."""
     if no_key := credentials.read(spec.url):
-        return Away(no_key)
+        return Away(f"{no_key}: {spec.api_key_file}")
     try:
         found = await _found(http, spec)
         if isinstance(found, Away):
@@ -133,7 +133,7 @@ async def look(
 async def _found(http: aiohttp.ClientSession, spec: EngineSpec) -> Found | Away:
     async with http.get(f"{spec.url}/v1/models") as answer:
         if answer.status in KEY_REFUSED:
-            return Away("it wants a key that it was not given: name its `api_key_file`")
+            return Away("it wants a key that it was not given: --engine URL,api_key_file=FILE")
         if answer.status != 200:
             return Away(f"GET /v1/models answers {answer.status}: is this a vLLM server?")
         try:

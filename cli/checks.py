@@ -56,7 +56,9 @@ class Check:
 
 def unreached(reason: str) -> Check:
     """Return what is to be said of a server that does not answer."""
-    return Check("reached", "problem", reason, "start it, or correct --engine")
+    is_key = "api_key_file" in reason
+    help_ = "name a file with one line, its key" if is_key else "start it, or correct --engine"
+    return Check("reached", "problem", reason, help_)
 
 
 def checks(seen: Seen, probed: Sequence[Probed] | None) -> list[Check]:

@@ -18,7 +18,19 @@ from cli.admin import Listener, ask
 from cli.children import CouldNotRun
 from cli.commands import Subcommands
 from cli.explain import explained
-from cli.shown import console, moment, number, percent, seconds, table, text
+from cli.shown import (
+    NARROW,
+    console,
+    count,
+    moment,
+    number,
+    pair,
+    percent,
+    seconds,
+    short,
+    table,
+    text,
+)
 
 WATCH_S = 1.0
 LIMIT = 20
@@ -117,22 +129,21 @@ async def _watch(whom: Listener, engines: list[Mapping[str, Any]]) -> None:
 
 def engines_shown(engines: Iterable[Mapping[str, Any]]) -> Group:
     """Return the table of engines, and below it what is wrong with each."""
-    numbers = ("blocks", "worth", "waiting", "running", "in flight", "wait", "full", "ages")
-    rows = table("engine", "model", "cache", *numbers, right=",".join(numbers))
+    numbers = ("blocks", "worth", "queue", "in flight", "wait", "full", "ages")
+    rows = table("engine", "model", "cache", *numbers, right=",".join(numbers), whole="engine")
     notes = []
     for engine in engines:
         rows.add_row(
             text(engine["id"]),
-            text(engine.get("model")),
+            short(engine.get("model")),
             _state(engine),
-            number(engine.get("blocks")),
-            number(engine.get("cache_worth_tokens")),
-            number(engine.get("waiting")),
-            number(engine.get("running")),
+            count(engine.get("blocks")),
+            count(engine.get("cache_worth_tokens")),
+            f"{number(engine.get('waiting'))} + {number(engine.get('running'))}",
             number(engine.get("inflight")),
             seconds(engine.get("wait_s")),
             percent(engine.get("saturation")),
-            f"{seconds(engine.get('age_s'))} / {seconds(engine.get('load_age_s'))}",
+            pair(engine.get("age_s"), engine.get("load_age_s")),
         )
         if engine.get("reason"):
             notes.append(Text(f"{text(engine['id'])}: {text(engine['reason'])}"))
@@ -142,7 +153,8 @@ def engines_shown(engines: Iterable[Mapping[str, Any]]) -> Group:
             notes.append(Text(f"{text(engine['id'])}: metrics missing: {text(', '.join(missing))}"))
     if not rows.row_count:
         return Group(Text("the coordinator has no engines"))
-    return Group(rows, *notes)
+    said = "queue: waiting + running, by its own word; in flight: by ours; ages: of cache and load"
+    return Group(rows, Text(said, style="dim"), *notes)
 
 
 def _state(engine: Mapping[str, Any]) -> str:
@@ -218,42 +230,48 @@ async def _decisions(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(records)
     else:
-        console().print(decisions_shown(records) if records else "no decision matches")
+        here = console()
+        shown = decisions_shown(records, here.width < NARROW)
+        here.print(shown if records else "no decision matches")
     return 0
 
 
-def decisions_shown(records: Iterable[Mapping[str, Any]]) -> Group:
-    """Return the table of decisions."""
+def decisions_shown(records: Iterable[Mapping[str, Any]], narrow: bool = False) -> Group:
+    """Return the table of decisions. `narrow`: what a request is about is one column."""
     numbers = ("prompt", "cached", "TTFT")
     records = list(records)
     governed = any(record.get("policy") not in (None, DEFAULT) for record in records)
-    columns = ("id", "UTC", "model", *(("rule",) if governed else ()), "backend", *numbers, "end")
-    rows = table(*columns, right=",".join(numbers))
+    about = ("model", *(("rule",) if governed else ()), "backend")
+    columns = ("id", "UTC", *((", ".join(about),) if narrow else about), *numbers, "end")
+    rows = table(*columns, right=",".join(numbers), whole="id,UTC")
     for record in records:
         outcome, refusal = record.get("outcome") or {}, record.get("refusal")
         end = text(outcome.get("end") or "in flight")
-        rows.add_row(
-            text(record["id"]),
-            moment(record.get("at")),
-            text(record.get("model")),
+        said = (
+            short(record.get("model")),
             *((_rule(record),) if governed else ()),
             text((record.get("decision") or {}).get("id")),
-            number(record.get("prompt_tokens")),
-            _pair(outcome, "cached_tokens", number),
-            _pair(outcome, "ttft_s", seconds),
-            f"{end}: {refusal['status']} {text(refusal['reason'])}" if refusal else end,
+        )
+        rows.add_row(
+            text(record["id"]),
+            moment(record.get("at"))[5:],  # without the year: only the latest are kept
+            *(("\n".join(said),) if narrow else said),
+            count(record.get("prompt_tokens")),
+            _counts(outcome.get("predicted_cached_tokens"), outcome.get("cached_tokens")),
+            pair(outcome.get("predicted_ttft_s"), outcome.get("ttft_s")),
+            f"{refusal['status']} {text(refusal['reason'])}" if refusal else end,
         )
     return Group(rows, Text("cached, TTFT: predicted / actual", style="dim"))
+
+
+def _counts(predicted: float | None, actual: float | None) -> str:
+    return f"{count(predicted)} / {count(actual)}"
 
 
 def _rule(record: Mapping[str, Any]) -> str:
     """Return the policy, without its namespace, and the rule."""
     policy, rule = text(record.get("policy")), text(record.get("rule"))
     return policy if policy in (DEFAULT, text(None)) else f"{policy.rpartition('/')[2]}/{rule}"
-
-
-def _pair(outcome: Mapping[str, Any], key: str, show: Any) -> str:
-    return f"{show(outcome.get(f'predicted_{key}'))} / {show(outcome.get(key))}"
 
 
 def _print_json(value: Any) -> None:

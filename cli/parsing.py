@@ -92,8 +92,11 @@ class Parser(argparse.ArgumentParser):
         """Name the nearest where a command or a choice is unknown."""
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            kind = "command" if isinstance(action, argparse._SubParsersAction) else "choice"
-            self.error(_hinted(f"there is no {kind} `{value}`", str(value), known))
+            if isinstance(action, argparse._SubParsersAction):
+                self.error(_hinted(f"there is no command `{value}`", str(value), known))
+            name, listed = "/".join(action.option_strings) or action.dest, ", ".join(known)
+            hint = f"{did_you_mean(str(value), known)} " if did_you_mean(str(value), known) else ""
+            self.error(f"{name} cannot be `{value}`; {hint}it is one of {listed}")
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and one line; exit with 2."""

@@ -13,6 +13,12 @@ from rich.table import Table
 PIPED_WIDTH = 160
 """Where there is no terminal, lines are not folded to one."""
 
+NARROW = 120
+"""In fewer columns tables with much in them put some of it below each other."""
+
+NAME_CHARS = 24
+"""Of a model's name in a table with much else."""
+
 TEXT_CHARS = 120
 
 
@@ -29,13 +35,16 @@ def console() -> Console:
     return Out(markup=False, highlight=False, emoji=False, width=width)
 
 
-def table(*columns: str, right: str = "") -> Table:
-    """Return an empty table; the columns named in `right` hold numbers."""
+def table(*columns: str, right: str = "", whole: str = "") -> Table:
+    """Return an empty table; the columns in `right` hold numbers, those in `whole` are not folded.
+
+    Others are folded where the table would be wider than what it is shown on.
+    """
     made = Table(box=None, pad_edge=False, header_style="bold")
-    numbers = right.split(",")
+    numbers, unfolded = right.split(","), whole.split(",")
     for name in columns:
-        if name in numbers:
-            made.add_column(name, justify="right", no_wrap=True)
+        if name in numbers or name in unfolded:
+            made.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
         else:
             made.add_column(name, overflow="fold")
     return made
@@ -49,6 +58,15 @@ def text(value: object) -> str:
     return line if len(line) <= TEXT_CHARS else line[: TEXT_CHARS - 1] + "…"
 
 
+def short(name: object) -> str:
+    """Return a model's name without its owner, its middle left out where it is long."""
+    said = text(name).rpartition("/")[2]
+    if len(said) <= NAME_CHARS:
+        return said
+    half = NAME_CHARS // 2
+    return f"{said[: NAME_CHARS - half]}…{said[1 - half :]}"
+
+
 def printable(line: str) -> str:
     """Return a text without what a terminal would take as a command."""
     return "".join(c if c.isprintable() else "?" for c in line)
@@ -57,6 +75,21 @@ def printable(line: str) -> str:
 def number(value: Any) -> str:
     """Return a count."""
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def count(value: float | None) -> str:
+    """Return a count, by thousands or millions where it is large."""
+    if value is None or abs(value) < 99_950:
+        return number(value)
+    return f"{value / 1e3:.0f}k" if abs(value) < 999_500 else f"{value / 1e6:.1f}M"
+
+
+def pair(one: float | None, other: float | None) -> str:
+    """Return two durations, their unit once where it is one."""
+    said, also = seconds(one), seconds(other)
+    unit = said.partition(" ")[2]
+    is_one = unit and also.partition(" ")[2] == unit
+    return f"{said.partition(' ')[0] if is_one else said} / {also}"
 
 
 def seconds(value: float | None) -> str:

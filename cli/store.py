@@ -61,7 +61,10 @@ def add_to(commands: Subcommands) -> None:
     check = does.add_parser(
         "check",
         help="whether it can be read, written and watched, and what is in it",
-        description="Read, write, lease and watch a key of its own; then say what is in the store.",
+        description="""\
+Say whether the store can be read, written, leased and watched, by trying
+each on a key that is gone afterwards; then how much of what is in it.
+Exit codes: 0 all of it works, 1 something does not, 3 it cannot be reached.""",
     )
     add_store(check)
     check.add_argument("--json", action="store_true", help="print one JSON object")

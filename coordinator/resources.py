@@ -164,7 +164,10 @@ def look(path: Path, known: Stamp | None) -> Judged | None:
         raise Unreadable(f"{path}: its files change while they are read")
     except (Unreadable, OSError) as error:
         stamp = ((str(error), 0, 0, 0),)
-        found = Finding(Place(str(path)), "unreadable", str(error))
+        why = str(error)
+        if isinstance(error, OSError):
+            why = (error.strerror or "no reason given").lower()
+        found = Finding(Place(str(path)), "unreadable", why)
         return None if stamp == known else Judged(stamp, Resources(), (found,))
 
 

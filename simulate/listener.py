@@ -1,6 +1,7 @@
 """The HTTP port of one simulated server, which a fault can close for a while."""
 
 import asyncio
+import errno
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -46,7 +47,13 @@ class Listener:
         """Accept connections. Raises `OSError` for a port that is taken."""
         self._runner = runner
         self._site = web.TCPSite(runner, self._host, self.port)
-        await self._site.start()
+        try:
+            await self._site.start()
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            why = "another process listens there" if taken else error.strerror
+            text = f"cannot listen on {self._host}:{self.port}: {why}; name another --port, or 0"
+            raise OSError(error.errno, text) from error
         self.port = runner.addresses[0][1]
 
     async def obey(self, faults: Faults, clock: Clock) -> None:

@@ -34,8 +34,6 @@ from simulate.tokens import Storyteller, Tokenizer
 STOP_LIMIT_S = 0.5
 """Streams that are still open this long after SIGTERM are cut."""
 
-_log = logs.get("simulate.main")
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run an engine as the command line says; return the exit code."""
@@ -58,7 +56,8 @@ def run(config: Config) -> int:
         try:
             runner.run(serve(config))
         except (OSError, ValueError, CannotBind) as error:
-            _log.warning("could not run", reason=str(error))
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            sys.stderr.write(f"could not run: {why}\n")
             return 3
     return 0
 

@@ -87,7 +87,7 @@ class Publisher:
             )
         except zmq.ZMQError as error:
             self.close()
-            raise CannotBind(f"cannot listen on {addresses.host}: {error}") from error
+            raise CannotBind(f"cannot listen for KV events on {addresses.host}: {error}") from error
 
     def publish(self, ts: float, events: Sequence[KvEvent]) -> None:
         """Send one step's events, at least one, as one message."""

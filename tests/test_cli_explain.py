@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from cli.explain import explained
 from cli.get import decisions_shown, engines_shown, policies_shown
 from cli.route import Unreadable, asked
-from cli.shown import TEXT_CHARS, number, percent, seconds, text
+from cli.shown import TEXT_CHARS, count, number, pair, percent, seconds, short, text
 
 AGES = {"cache_s": 0.04, "load_s": 1.25}
 
@@ -173,10 +173,10 @@ def test_decisions_are_a_table() -> None:
     }
     assert printed(decisions_shown([refused, flying, RECORD | {"decision": {"id": "e:1"}}])) == (
         """\
-id    UTC                  model  backend  prompt       cached           TTFT  end
-5f1d  2023-11-14 22:13:20  o      -             -        - / -          - / -  refused: 500 fault
-5f1e  2023-11-14 22:13:20  m      e:1        4096        - / -      20 ms / -  in flight
-5f1c  2023-11-14 22:13:20  m      e:1        4096  3968 / 3936  20 ms / 50 ms  finished
+id    UTC             model  backend  prompt       cached        TTFT  end
+5f1d  11-14 22:13:20  o      -             -        - / -       - / -  500 fault
+5f1e  11-14 22:13:20  m      e:1        4096        - / -   20 ms / -  in flight
+5f1c  11-14 22:13:20  m      e:1        4096  3968 / 3936  20 / 50 ms  finished
 cached, TTFT: predicted / actual"""
     )
 
@@ -187,6 +187,19 @@ def test_decisions_name_their_rules_where_policies_route() -> None:
     refused = RECORD | {"policy": None, "rule": None, "decision": None}
     lines = printed(decisions_shown([governed, plain, refused])).splitlines()
     assert [line.split()[4] for line in lines[:4]] == ["backend", "burst/spill", "default", "-"]
+
+
+def test_a_narrow_terminal_gets_decisions_without_columns_of_a_few_letters() -> None:
+    long = {"model": "owner/Some-Very-Long-Name-Of-A-Model-480B-FP8", "prompt_tokens": 131_072}
+    governed = RECORD | long | {"policy": "default/burst", "rule": "spill"}
+    lines = printed(decisions_shown([governed], narrow=True)).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert [line.split()[3 if n == 1 else 0] for n, line in enumerate(lines[1:4], 1)] == [
+        "Some-Very-Lo…el-480B-FP8",
+        "burst/spill",
+        "10.0.0.3:8000",
+    ]
+    assert "131k" in lines[1]
 
 
 def test_policies_are_a_table_with_what_is_wrong_below() -> None:
@@ -219,7 +232,8 @@ def test_engines_are_a_table_with_what_is_wrong_below() -> None:
         "away": False,
         "cache_state": "unsure",
         "reason": "events were lost",
-        "blocks": 0,
+        "blocks": 1_234_567,
+        "cache_worth_tokens": 0,
         "waiting": None,
         "running": 2,
         "inflight": 1,
@@ -232,9 +246,10 @@ def test_engines_are_a_table_with_what_is_wrong_below() -> None:
     away = engine | {"id": "e:2", "away": True, "reason": "", "missing_metrics": []}
     assert printed(engines_shown([engine, away])) == (
         """\
-engine  model  cache   blocks  waiting  running  in flight    wait  full        ages
-e:1     m      unsure       0        -        2          1  250 ms  50 %  100 ms / -
-e:2     m      away         0        -        2          1  250 ms  50 %  100 ms / -
+engine  model  cache   blocks  worth  queue  in flight    wait  full        ages
+e:1     m      unsure    1.2M      0  - + 2          1  250 ms  50 %  100 ms / -
+e:2     m      away      1.2M      0  - + 2          1  250 ms  50 %  100 ms / -
+queue: waiting + running, by its own word; in flight: by ours; ages: of cache and load
 e:1: events were lost
 e:1: metrics missing: vllm:x"""
     )
@@ -243,8 +258,9 @@ e:1: metrics missing: vllm:x"""
     wrong = engine | {"reason": "5 of 20", "missing_metrics": [], "audit": audit}
     assert printed(engines_shown([wrong])) == (
         """\
-engine  model  cache                 blocks  waiting  running  in flight    wait  full        ages
-e:1     m      unsure, mispredicted       0        -        2          1  250 ms  50 %  100 ms / -
+engine  model  cache                 blocks  worth  queue  in flight    wait  full        ages
+e:1     m      unsure, mispredicted    1.2M      0  - + 2          1  250 ms  50 %  100 ms / -
+queue: waiting + running, by its own word; in flight: by ours; ages: of cache and load
 e:1: 5 of 20
 e:1: its answers do not say what was cached, so predictions are not checked: start it with
 --enable-prompt-tokens-details"""
@@ -254,6 +270,17 @@ e:1: its answers do not say what was cached, so predictions are not checked: sta
 def test_what_a_terminal_would_obey_is_not_printed() -> None:
     assert text("\x1b[31mred\n") == "?[31mred?"
     assert len(text("x" * 500)) == TEXT_CHARS
+
+
+def test_what_is_long_is_shortened() -> None:
+    assert [count(n) for n in (None, 0, 99_949, 131_072, 999_499, 2_345_678)] == [
+        *("-", "0", "99949", "131k", "999k", "2.3M")
+    ]
+    assert [pair(*s) for s in ((0.1, 0.2), (0.1, 2.0), (1.5, 2.0), (None, 0.1), (0.1, None))] == [
+        *("100 / 200 ms", "100 ms / 2.0 s", "1.5 / 2.0 s", "- / 100 ms", "100 ms / -")
+    ]
+    assert (short("owner/name"), short(None)) == ("name", "-")
+    assert short("a" * 12 + "b" * 20) == "a" * 12 + "…" + "b" * 11
 
 
 def test_unknown_is_a_dash_and_zero_is_zero() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from cli.main import main, parser
+from cli.strategies import ALL
 
 COMMANDS = [command.prog.split()[1:] for command in parser().walk()]
 
@@ -66,6 +67,12 @@ def test_rare_options_are_kept_for_help_all(capsys: pytest.CaptureFixture[str]) 
             ["get", "engines", "--admin", "http://u:p@h:1"],
             "lineside get engines: argument --admin: write http://HOST:PORT of the admin listener",
             id="an address with more than an address",
+        ),
+        pytest.param(
+            ["replay", "t.jsonl", "--strategy", "orcle"],
+            "lineside replay: --strategy cannot be `orcle`; did you mean `oracle`? it is one of "
+            + ", ".join(ALL),
+            id="a choice",
         ),
         pytest.param([], "lineside: the following arguments are required: COMMAND", id="nothing"),
     ],

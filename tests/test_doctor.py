@@ -3,20 +3,21 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from agent import scrape
-from cli.asking import Buffered, Rank, Seen
-from cli.checks import Check, checks, events_flag, release_of
+from cli.asking import Buffered, Rank, Seen, look
+from cli.checks import Check, checks, events_flag, release_of, unreached
 from cli.examination import WRONG, Report, shown
 from cli.probe import Probed
 from cli.shown import Out
 from coordinator.config import EngineSpec
+from coordinator.credentials import Credentials
 from coordinator.publisher import Listener
-from coordinator.servers import Found, engines_of, found_in, read_models
+from coordinator.servers import Away, Found, engines_of, found_in, read_models
 from lineside.ids import NodeId
 
 CASES = Path(__file__).parent / "cases"
@@ -377,3 +378,13 @@ def printed(value: Any) -> str:
 )
 def test_a_release_is_read(version: str, release: tuple[int, int] | None) -> None:
     assert release_of(version) == release
+
+
+async def test_a_key_that_cannot_be_read_is_named_by_its_file(tmp_path: Path) -> None:
+    spec = EngineSpec(url=URL, api_key_file=str(tmp_path / "key"))
+    away = await look(cast(Any, None), Credentials.of([spec]), spec)
+    assert isinstance(away, Away)
+    why = f"`api_key_file` cannot be read: No such file or directory: {tmp_path}/key"
+    help_ = "name a file with one line, its key"
+    assert unreached(away.reason) == Check("reached", "problem", why, help_)
+    assert unreached("cannot connect").help == "start it, or correct --engine"

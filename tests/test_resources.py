@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator import resources
-from coordinator.resources import look
+from coordinator.resources import look, unfit
 from policies.files import read
 
 GUARD = """
@@ -80,3 +80,8 @@ def test_a_pipe_among_the_files_is_named_and_nobody_waits_for_it(tmp_path: Path)
     assert [each.message for each in judged.errors] == [f"{pipe}: is no regular file"]
     pipe.unlink()
     assert names(tmp_path) == ["plain"]
+
+
+def test_a_folder_that_is_not_there_is_said_in_a_few_words(tmp_path: Path) -> None:
+    (finding,) = unfit(tmp_path / "nope")
+    assert str(finding) == f"{tmp_path}/nope: unreadable: no such file or directory"

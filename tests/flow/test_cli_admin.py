@@ -89,7 +89,8 @@ async def test_watching_goes_on_while_the_coordinator_is_away() -> None:
             for _ in range(2):
                 assert (await process.stdout.readline()).startswith(b"engine ")
                 assert (await process.stdout.readline()).startswith(engine.endpoint.encode())
-                await process.stdout.readline()
+                for _ in ("what the columns mean", "what is wrong"):
+                    await process.stdout.readline()
         while b"trying again" not in await process.stdout.readline():
             pass
         process.send_signal(signal.SIGINT)
