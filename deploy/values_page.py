@@ -7,9 +7,9 @@ from typing import NamedTuple
 HEAD = """\
 # Values of the chart
 
-Written by `make manifests` from `deploy/charts/lineside/values.yaml`. [kubernetes.md](kubernetes.md)
-is the guide. What `coordinator.config` and `agent.config` take is in [settings.md](settings.md); the
-chart sets listeners and mounted files itself.
+Written by `make manifests` from the chart `lineside`; [kubernetes.md](kubernetes.md) is the guide.
+What `coordinator.config` and `agent.config` take is in [settings.md](settings.md); the chart sets
+listeners and mounted files itself.
 
 | value | default | meaning |
 | --- | --- | --- |
