@@ -38,7 +38,7 @@ LOST = (OSError, aiohttp.ClientError, TimeoutError, ssl.SSLError)
 
 async def connected(settings: Kubernetes) -> Api:
     """Return the API server that the settings name, not asked yet. Raises `OSError`."""
-    # Here, since the import takes 70 MB and half a second: for those alone who read a cluster.
+    # Here, since the import takes 35 MB and half a second: for those alone who read a cluster.
     from kubernetes_asyncio import client, config
 
     configuration = client.Configuration()
