@@ -79,6 +79,11 @@ class Process:
         assert self._process.returncode is not None
         return self._process.returncode
 
+    async def close(self) -> None:
+        """End it at once if it runs, and leave nothing open."""
+        if self._process is not None and self._process.returncode is None:
+            await self.kill()
+
     def kill_if_running(self) -> None:
         """Leave nothing behind when a test failed."""
         if self._process is not None and self._process.returncode is None:

@@ -141,14 +141,18 @@ async def bench(
         "agent": of("agent", trees[agent], agent_of(folder, through or grpc), folder),
     }
     async with AsyncExitStack() as stack:
-        for process in processes.values():
-            stack.callback(process.kill_if_running)
+        stack.push_async_callback(_closed, processes)
         for name in ("engine", "coordinator"):
             await processes[name].start()
         if through != "later":
             await processes["agent"].start()
         async with aiohttp.ClientSession() as session:
             yield Bench(session, engine, http, admin, processes)
+
+
+async def _closed(processes: dict[str, Process]) -> None:
+    for process in processes.values():
+        await process.close()
 
 
 def agent_of(folder: Path, coordinator: str) -> dict[str, Any]:
