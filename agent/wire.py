@@ -178,6 +178,7 @@ def _word(coordinator: str, word: Word, now: float) -> pb.InFlight:
             queued_uncached_tokens=has.queued_tokens,
             queued=has.queued,
             wait_ms=_ms(has.wait_s),
+            claimed=has.claimed,
         )
         for engine, has in word.engines.items()
     ]
@@ -217,7 +218,11 @@ def in_flight(wire: pb.InFlight) -> dict[EngineId, InFlight]:
     """Return what a coordinator has in flight here."""
     return {
         EngineId(said.engine): InFlight(
-            said.outstanding, said.queued, said.queued_uncached_tokens, said.wait_ms / 1000
+            said.outstanding,
+            said.queued,
+            said.queued_uncached_tokens,
+            said.wait_ms / 1000,
+            said.claimed,
         )
         for said in wire.engines[:MAX_REPORTS]
     }

@@ -27,8 +27,9 @@ from coordinator.cluster import Cluster, Engine, ServedModel
 from coordinator.feed import Reason, Stream
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer, serving
+from coordinator.overlay import Overlay
 from coordinator.state.numbering import Numbering
-from coordinator.state.peers import Peers
+from coordinator.state.peers import Own, Peers
 from coordinator.state.secret import Secret
 from coordinator.state.stores.sqlite import SqliteStore
 from coordinator.trust.proof import SharedToken
@@ -228,9 +229,16 @@ async def measure(window_s: float) -> dict[str, float]:
     """Run the coordinator's write path while the agents play."""
     cluster, caches = Cluster(), TimedCaches()
     numbering = Numbering(SqliteStore(":memory:"), cluster)
-    alone = InFlight(), Peers()
     servicer = AgentsServicer(
-        cluster, caches, Secret(b"secret"), SystemClock(), "c1", SharedToken(None), numbering, *alone
+        cluster,
+        caches,
+        Secret(b"secret"),
+        SystemClock(),
+        "c1",
+        SharedToken(None),
+        numbering,
+        Own(InFlight(), Overlay()),
+        Peers(),
     )
     known = engines()
     cluster.assign(known)

@@ -26,8 +26,9 @@ from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer, serving
+from coordinator.overlay import Overlay
 from coordinator.state.numbering import Numbering
-from coordinator.state.peers import Peers
+from coordinator.state.peers import Own, Peers
 from coordinator.state.secret import Secret
 from coordinator.state.stores.sqlite import SqliteStore
 from coordinator.trust.proof import SharedToken
@@ -93,9 +94,16 @@ async def measure() -> dict[str, float]:
     """Run the coordinator's write path; return how the snapshot came."""
     cluster, caches, lag = Cluster(), Caches(), Lag()
     numbering = Numbering(SqliteStore(":memory:"), cluster)
-    alone = InFlight(), Peers()
     servicer = AgentsServicer(
-        cluster, caches, Secret(b"secret"), SystemClock(), "c1", SharedToken(None), numbering, *alone
+        cluster,
+        caches,
+        Secret(b"secret"),
+        SystemClock(),
+        "c1",
+        SharedToken(None),
+        numbering,
+        Own(InFlight(), Overlay()),
+        Peers(),
     )
     engine = engines()[0]
     cluster.assign([engine])

@@ -48,6 +48,7 @@ from coordinator.state.leader import Leadership
 from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Membership
 from coordinator.state.numbering import Numbering
+from coordinator.state.peers import Own
 from coordinator.state.pulse import ANSWER_S, Pulse
 from coordinator.state.secret import Secret
 from coordinator.state.shared import State
@@ -226,7 +227,7 @@ def _agents(
         config.name,
         trust.proof,
         numbering,
-        core.service.inflight,
+        Own(core.service.inflight, core.service.overlay),
         core.peers,
         trust.note,
     )

@@ -76,6 +76,7 @@ def core_of(
     service = _service(
         config, breakers, rules, caches, tokens, learned, inflight, secret, registry, keys
     )
+    service.decider.claimed_elsewhere = peers.units
     stack.callback(service.heavy.close)
     return Core(cluster, caches, rules, tokens, learned, breakers, service, peers)
 

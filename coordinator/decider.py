@@ -5,7 +5,7 @@ Owns nothing but caches of what follows from the cluster's state alone; `service
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -86,6 +86,8 @@ class Decider:
     answers: Answers = field(default_factory=Answers)
     cooldowns: Cooldowns = field(default_factory=Cooldowns)
     key_missing: KeyMissing = none_missing
+    claimed_elsewhere: Callable[[Sequence[BlockKey]], Mapping[EngineId, int]] = lambda _: {}
+    """What other coordinators sent there lately: leading units that engines will hold."""
     outstanding_s: float = OUTSTANDING_S
     clock: Clock
     rng: random.Random
@@ -237,4 +239,6 @@ class Decider:
             if not request.skips_cache:
                 indexed |= self.overlaps.overlap(group, chains[lora], limit)
                 claimed |= self.overlay.units(group, keys[model, group])
+                for engine, units in self.claimed_elsewhere(keys[model, group]).items():
+                    claimed[engine] = max(units, claimed.get(engine, 0))
         return Held(indexed, claimed)

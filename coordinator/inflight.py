@@ -61,9 +61,9 @@ class Queue(NamedTuple):
     queued: int = 0
     """Requests without a first token."""
 
-    def as_word(self) -> Word:
+    def as_word(self, claimed: bytes = b"") -> Word:
         """Return our own part of it, as others are told."""
-        return Word(self.outstanding, self.queued, self.queued_tokens, self.wait_s)
+        return Word(self.outstanding, self.queued, self.queued_tokens, self.wait_s, claimed)
 
 
 EMPTY = Queue()

@@ -17,11 +17,10 @@ from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.engines import Doubt
 from coordinator.feed import Stream
-from coordinator.inflight import InFlight
 from coordinator.session import Session
 from coordinator.sessions import Sessions
 from coordinator.state.numbering import Numbering
-from coordinator.state.peers import Peers
+from coordinator.state.peers import Own, Peers
 from coordinator.state.secret import SECRET_BYTES, Secret
 from coordinator.trust.proof import Proof, Shown, Why
 from lineside import logs
@@ -91,11 +90,11 @@ class AgentsServicer(rpc.AgentsServicer):
         coordinator: str,
         proof: Proof,
         numbering: Numbering,
-        inflight: InFlight,
+        own: Own,
         peers: Peers,
         noted: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.sessions = Sessions(cluster, caches, clock, numbering, inflight, peers)
+        self.sessions = Sessions(cluster, caches, clock, numbering, own, peers)
         self._proof = proof
         self._noted = noted
         self._secret = secret

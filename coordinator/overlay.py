@@ -32,6 +32,9 @@ LIMIT_KEYS = 500_000
 """Distinct keys claimed, 20 MB: a thousand cold prompts of 32k tokens. Full: no new claim is made,
 and its prompt counts as held when the engine says so."""
 
+MARKED_NODES = 1000
+"""Runs of keys that `marks` looks at: what many share comes first, the rest is left."""
+
 
 @dataclass(slots=True, eq=False)
 class _Node:
@@ -172,6 +175,25 @@ class Overlay:
     def claims(self) -> int:
         """Claims that count now."""
         return len(self._open) + len(self._settled)
+
+    def marks(self, every: int, most: int) -> dict[EngineId, list[BlockKey]]:
+        """Return, by engine, the claimed keys at every so many, those of common beginnings first.
+
+        At most so many of an engine; of claims that hold at their end alone none.
+        """
+        found: dict[EngineId, list[BlockKey]] = {}
+        nodes, left = deque((root, 0) for root in self._roots.values()), MARKED_NODES
+        while nodes and left:
+            left -= 1
+            node, at = nodes.popleft()
+            end = at + len(node.keys)
+            depths = range(at // every * every + every, end + 1, every)
+            marks = [node.keys[depth - at - 1] for depth in depths]
+            for engine in node.holders if marks else ():
+                of_engine = found.setdefault(engine, [])
+                of_engine += marks[: most - len(of_engine)]
+            nodes.extend((child, end) for child in node.children.values())
+        return found
 
     def shown(self) -> dict[str, object]:
         """Return counts for people."""

@@ -15,16 +15,14 @@ from coordinator.cluster import Cluster
 from coordinator.engines import Doubt
 from coordinator.feed import Feed
 from coordinator.fence import Fence
-from coordinator.inflight import InFlight
 from coordinator.session import Session
 from coordinator.state.numbering import Numbering
-from coordinator.state.peers import Peers
+from coordinator.state.peers import Own, Peers
 from coordinator.wire import Message
 from lineside import logs
 from lineside.clock import Clock
 from lineside.digest import Delta, SnapshotChunk
 from lineside.ids import EngineId, NodeId
-from lineside.signals import InFlight as Has
 
 QUEUE_MESSAGES = 64
 """Messages read and not applied, over all streams."""
@@ -58,7 +56,7 @@ class Sessions:
         caches: Caches,
         clock: Clock,
         numbering: Numbering,
-        inflight: InFlight,
+        own: Own,
         peers: Peers,
     ) -> None:
         self.open: dict[NodeId, Session] = {}
@@ -71,7 +69,7 @@ class Sessions:
         self._caches = caches
         self._clock = clock
         self._numbering = numbering
-        self._inflight = inflight
+        self._own = own
         self._peers = peers
         self._fence = Fence()
 
@@ -156,14 +154,11 @@ class Sessions:
             await self._clock.sleep(max(TELL_S, TELL_EACH_S * len(self.open)))
             now = self._clock.monotonic()
             self._peers.look(now)
-            for session in self.open.values():
-                if self._peers.has(session.node):
-                    session.tell(self._in_flight(session, now), now)
-
-    def _in_flight(self, session: Session, now: float) -> dict[EngineId, Has]:
-        engines = list(session.assigned)
-        queues = zip(engines, self._inflight.queues(engines, now), strict=True)
-        return {engine: own.as_word() for engine, own in queues if own.outstanding}
+            told = [each for each in self.open.values() if self._peers.has(each.node)]
+            if told:
+                self._own.look()
+            for session in told:
+                session.tell(self._own.word(list(session.assigned), now), now)
 
     async def _keep_number(self) -> None:
         """Number every assignment before it goes out."""

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from coordinator.engines import Doubt, Engine
 from coordinator.feed import Position, Reason
-from coordinator.state.peers import Word
+from coordinator.state.peers import KEY_BYTES, MAX_CLAIMED, Word
 from lineside import digest, hashing
 from lineside.digest import Delta, DeltaReader, MalformedDigest, SnapshotChunk
 from lineside.ids import EngineId
@@ -121,13 +121,20 @@ def _peers(wire: pb.Peers) -> Peers:
     engines = max((len(word.engines) for word in wire.coordinators), default=0)
     if len(wire.coordinators) > MAX_PEERS or engines > digest.MAX_REPORTS:
         raise MalformedDigest("more coordinators, or engines of one, than a message may have")
+    claimed = (len(said.claimed) for word in wire.coordinators for said in word.engines)
+    if any(size % KEY_BYTES or size > MAX_CLAIMED * KEY_BYTES for size in claimed):
+        raise MalformedDigest("more claimed keys than a message may have, or half a key")
     return Peers([_word(word) for word in wire.coordinators])
 
 
 def _word(wire: pb.InFlight) -> Word:
     engines = {
         EngineId(said.engine): InFlight(
-            said.outstanding, said.queued, said.queued_uncached_tokens, said.wait_ms / 1000
+            said.outstanding,
+            said.queued,
+            said.queued_uncached_tokens,
+            said.wait_ms / 1000,
+            said.claimed,
         )
         for said in wire.engines
     }
@@ -228,6 +235,7 @@ def in_flight(engines: Mapping[EngineId, InFlight]) -> pb.CoordinatorMessage:
             queued_uncached_tokens=has.queued_tokens,
             queued=has.queued,
             wait_ms=round(has.wait_s * 1000),
+            claimed=has.claimed,
         )
         for engine, has in engines.items()
     ]

@@ -44,9 +44,14 @@ class Fleet:
     """Ids, as coordinators give them."""
     processes: dict[str, Process] = field(default_factory=dict)
 
-    async def complete(self, name: str, prompt: list[int], max_tokens: int = 1) -> Answer:
+    async def complete(self, name: str, prompt: Sequence[int], max_tokens: int = 1) -> Answer:
         """Have a coordinator complete a prompt. Raises `aiohttp.ClientError`."""
-        body = {"model": MODEL, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True}
+        body = {
+            "model": MODEL,
+            "prompt": list(prompt),
+            "max_tokens": max_tokens,
+            "ignore_eos": True,
+        }
         url = f"http://{self.http[name]}/v1/completions"
         async with self.session.post(url, json=body) as answer:
             said = await answer.json()
@@ -59,9 +64,9 @@ class Fleet:
                 usage.get("completion_tokens", 0),
             )
 
-    async def cache(self, engine: str, prompt: list[int]) -> None:
+    async def cache(self, engine: str, prompt: Sequence[int]) -> None:
         """Have an engine alone compute a prompt."""
-        body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+        body = {"model": MODEL, "prompt": list(prompt), "max_tokens": 1}
         async with self.session.post(f"http://{engine}/v1/completions", json=body) as answer:
             assert answer.status == 200, await answer.text()
 
@@ -70,24 +75,24 @@ class Fleet:
         async with self.session.get(f"http://{self.admin[name]}{path}") as answer:
             return await answer.json()
 
-    async def candidates(self, name: str, prompt: list[int]) -> list[dict[str, Any]]:
+    async def candidates(self, name: str, prompt: Sequence[int]) -> list[dict[str, Any]]:
         """Return where a prompt could go now, as it would be measured. Nothing is sent."""
         return (await self._dry_run(name, prompt)).get("candidates") or []
 
-    async def _dry_run(self, name: str, prompt: list[int]) -> dict[str, Any]:
-        body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+    async def _dry_run(self, name: str, prompt: Sequence[int]) -> dict[str, Any]:
+        body = {"model": MODEL, "prompt": list(prompt), "max_tokens": 1}
         asked = {"path": "/v1/completions", "body": body}
         url = f"http://{self.admin[name]}/debug/route"
         async with self.session.post(url, json=asked) as answer:
             said: dict[str, Any] = await answer.json()
             return said
 
-    async def chosen(self, name: str, prompt: list[int]) -> str:
+    async def chosen(self, name: str, prompt: Sequence[int]) -> str:
         """Return the engine that a prompt would go to now; empty: none."""
         decision = (await self._dry_run(name, prompt)).get("decision") or {}
         return str(decision.get("id", ""))
 
-    async def knows(self, name: str, engine: str, prompt: list[int], tokens: int) -> bool:
+    async def knows(self, name: str, engine: str, prompt: Sequence[int], tokens: int) -> bool:
         """Return whether a coordinator knows that so much of a prompt is cached there."""
         return any(
             each["id"] == engine and each["overlap_tokens"] >= tokens

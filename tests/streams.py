@@ -17,8 +17,9 @@ from coordinator.cluster import Cluster
 from coordinator.engines import Engine, EngineView, ServedModel
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer, serving
+from coordinator.overlay import Overlay
 from coordinator.state.numbering import Numbering
-from coordinator.state.peers import Peers
+from coordinator.state.peers import Own, Peers
 from coordinator.state.secret import Secret
 from coordinator.state.stores.sqlite import SqliteStore
 from coordinator.trust.proof import Proof, SharedToken
@@ -150,7 +151,7 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self.numbering = Numbering(SqliteStore(self.store), self.cluster)
-        self.inflight = InFlight(self.peers.sums)
+        self.inflight, self.overlay = InFlight(self.peers.sums), Overlay()
         self.servicer = AgentsServicer(
             self.cluster,
             self.caches,
@@ -159,7 +160,7 @@ class Coordinator:
             "c1",
             self.proof,
             self.numbering,
-            self.inflight,
+            Own(self.inflight, self.overlay),
             self.peers,
             self.noted,
         )

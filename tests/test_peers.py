@@ -11,10 +11,11 @@ from coordinator import wire
 from coordinator.feed import Stream
 from coordinator.inflight import InFlight as Leases
 from coordinator.inflight import PeerSum
+from coordinator.overlay import Overlay
 from coordinator.session import TELL_AGAIN_S, Session
-from coordinator.state.peers import SILENT_S, Peers, Word
+from coordinator.state.peers import MAX_CLAIMED, SILENT_S, Own, Peers, Word
 from lineside.digest import MAX_REPORTS, DeltaReader, MalformedDigest
-from lineside.ids import EngineId, NodeId
+from lineside.ids import BlockKey, EngineId, GroupId, NodeId
 from lineside.signals import InFlight
 from lineside.v1 import agents_pb2 as pb
 
@@ -145,6 +146,7 @@ def test_a_coordinator_that_is_silent_counts_for_nothing_and_is_shown() -> None:
             "queued": 2,
             "queued_tokens": 1000,
             "wait_s": 0.5,
+            "claimed": 0,
             "age_s": 3.5,
             "counts": False,
         }
@@ -171,6 +173,78 @@ def test_a_decision_reads_sums_as_they_become() -> None:
     assert leases.queue(A, 0.0).peers == PeerSum(0, 0)
 
 
+# --- prompts that are on their way ----------------------------------------------------------------
+
+
+def prompt(text: str) -> list[BlockKey]:
+    """Return a prompt's keys as the overlay has them: each letter stands for 1,024 tokens."""
+    letters = [text[:end] for end in range(1, len(text) + 1)]
+    return [BlockKey(hash((each, n)) & 2**64 - 1) for each in letters for n in range(16)]
+
+
+def told(overlay: Overlay) -> Peers:
+    """Return what another coordinator knows of these claims, by both wires."""
+    own = Own(Leases(), overlay)
+    own.look()
+    heard = agent_wire.in_flight(wire.in_flight(own.word([A, B], 0.0)).in_flight)
+    return peers(Word("one", heard, 0.0))
+
+
+def take(overlay: Overlay, engine: EngineId, text: str, at_end: bool = False) -> None:
+    assert overlay.take(engine, GroupId("g"), prompt(text), 9.0, at_end)
+
+
+def test_prompts_that_others_have_sent_count_as_deep_as_they_agree() -> None:
+    overlay = Overlay()
+    take(overlay, A, "abcd")
+    take(overlay, A, "abx")
+    take(overlay, B, "ab")
+    made = told(overlay)
+    assert made.units(prompt("abcde")) == {A: 4 * 64, B: 2 * 64}
+    assert made.units(prompt("abx")) == {A: 3 * 64, B: 2 * 64}
+    assert made.units(prompt("zb")) == {}
+    assert made.units([]) == {}
+    assert made.sums == {}, "a claim is no request"
+    made.look(SILENT_S + 0.1)
+    assert made.units(prompt("abcde")) == {}
+
+
+def test_claims_that_hold_at_their_end_alone_are_not_told() -> None:
+    overlay = Overlay()
+    take(overlay, A, "ab", at_end=True)
+    assert told(overlay).units(prompt("ab")) == {}
+
+
+def test_of_many_claims_the_common_beginnings_are_told() -> None:
+    overlay = Overlay()
+    for number in range(300):
+        take(overlay, A, f"ab{chr(1000 + number)}")
+    marks = overlay.marks(16, MAX_CLAIMED)
+    assert len(marks[A]) == MAX_CLAIMED
+    made = told(overlay)
+    assert made.units(prompt("abz")) == {A: 2 * 64}
+    known = [made.units(prompt(f"ab{chr(1000 + number)}"))[A] == 3 * 64 for number in range(300)]
+    assert sum(known) == MAX_CLAIMED - 2
+
+
+def test_marks_are_the_keys_at_these_depths() -> None:
+    overlay = Overlay()
+    keys = prompt("abc")
+    for length in (5, 16, 17, 40, 48):
+        assert overlay.take(A, GroupId("g"), keys[:length], 9.0)
+    assert overlay.marks(16, MAX_CLAIMED) == {A: [keys[15], keys[31], keys[47]]}
+    assert overlay.marks(16, 2) == {A: [keys[15], keys[31]]}
+
+
+@pytest.mark.parametrize(
+    "claimed", [pytest.param(b"x" * 9, id="half"), pytest.param(b"x" * 8 * 257, id="too many")]
+)
+def test_claimed_keys_without_bounds_are_refused(claimed: bytes) -> None:
+    said = pb.Peers(coordinators=[pb.InFlight(engines=[pb.EngineInFlight(claimed=claimed)])])
+    with pytest.raises(MalformedDigest, match="claimed keys"):
+        wire.decode(pb.AgentMessage(update=pb.Update(peers=said)), DeltaReader())
+
+
 # --- what is due on a stream ----------------------------------------------------------------------
 
 
@@ -178,22 +252,22 @@ def test_a_word_is_due_with_a_request_and_from_time_to_time() -> None:
     session = Session(N, Stream("life", 1))
     assert session.told_at == -math.inf
 
-    def told(has: dict[EngineId, InFlight], now: float) -> list[pb.InFlight]:
+    def due(has: dict[EngineId, InFlight], now: float) -> list[pb.InFlight]:
         session.tell(has, now)
         return [message.in_flight for message in session.due(1)]
 
     def says(*engines: pb.EngineInFlight) -> list[pb.InFlight]:
         return [pb.InFlight(engines=engines)]
 
-    assert told({}, 0.0) == says()
-    assert told({}, 0.1) == []
+    assert due({}, 0.0) == says()
+    assert due({}, 0.1) == []
     busy = pb.EngineInFlight(
         engine="a", outstanding=3, queued=2, queued_uncached_tokens=1000, wait_ms=500
     )
-    assert told({A: BUSY}, 0.2) == says(busy)
-    assert told({A: BUSY._replace(wait_s=0.4)}, 0.3) == [], "the others credit time themselves"
-    assert told({A: BUSY}, 0.2 + TELL_AGAIN_S) == says(busy)
-    assert told({}, 0.8) == says()
+    assert due({A: BUSY}, 0.2) == says(busy)
+    assert due({A: BUSY._replace(wait_s=0.4)}, 0.3) == [], "the others credit time themselves"
+    assert due({A: BUSY}, 0.2 + TELL_AGAIN_S) == says(busy)
+    assert due({}, 0.8) == says()
 
 
 def test_of_a_stream_that_does_not_read_only_the_latest_word_is_kept() -> None:

@@ -76,6 +76,8 @@ class InFlight(NamedTuple):
     """Of theirs, what was not cached."""
     wait_s: float = 0.0
     """Until these are computed, as that coordinator predicts."""
+    claimed: bytes = b""
+    """Packed keys of prompts that were sent there lately, at every 64th unit."""
 
 
 @dataclass(frozen=True, slots=True)

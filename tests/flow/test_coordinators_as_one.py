@@ -323,7 +323,7 @@ async def test_a_broken_engine_gets_nothing_right_after_a_restart(
         await there.processes["one"].kill()
         await there.processes["one"].start()
         began = time.monotonic()
-        answers = []
+        answers: list[Answer] = []
         while time.monotonic() < began + 2:
             number = len(answers)
             answers.append(await there.complete("one", ids(9000 + number, 40)))

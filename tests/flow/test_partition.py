@@ -7,7 +7,7 @@ One coordinator and two engines are on one node, a third engine with its agent o
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,8 @@ class Cut:
             task.add_done_callback(self._asked.discard)
             await asyncio.sleep(EVERY_S)
 
-    async def _ask(self, prompt: list[int]) -> None:
-        body = {"model": MODEL, "prompt": prompt, "max_tokens": 4, "ignore_eos": True}
+    async def _ask(self, prompt: Sequence[int]) -> None:
+        body = {"model": MODEL, "prompt": list(prompt), "max_tokens": 4, "ignore_eos": True}
         sent = time.monotonic()
         url = f"http://{self.host}:{HTTP}/v1/completions"
         async with self.session.post(url, json=body) as answer:

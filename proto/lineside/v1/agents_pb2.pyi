@@ -368,18 +368,20 @@ class InFlight(_message.Message):
     def __init__(self, coordinator: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[EngineInFlight, _Mapping]]] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class EngineInFlight(_message.Message):
-    __slots__ = ("engine", "outstanding", "queued_uncached_tokens", "queued", "wait_ms")
+    __slots__ = ("engine", "outstanding", "queued_uncached_tokens", "queued", "wait_ms", "claimed")
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
     QUEUED_UNCACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_FIELD_NUMBER: _ClassVar[int]
     engine: str
     outstanding: int
     queued_uncached_tokens: int
     queued: int
     wait_ms: int
-    def __init__(self, engine: _Optional[str] = ..., outstanding: _Optional[int] = ..., queued_uncached_tokens: _Optional[int] = ..., queued: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    claimed: bytes
+    def __init__(self, engine: _Optional[str] = ..., outstanding: _Optional[int] = ..., queued_uncached_tokens: _Optional[int] = ..., queued: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claimed: _Optional[bytes] = ...) -> None: ...
 
 class Peers(_message.Message):
     __slots__ = ("coordinators",)
