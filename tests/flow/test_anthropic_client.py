@@ -147,9 +147,7 @@ async def until_idle(served: Front) -> None:
     await until(idle, ABORT_S)
 
 
-async def test_models_are_listed_in_anthropics_words(served: Front, door: str) -> None:
-    if door == "envoy":  # engines answer, in OpenAI's words alone
-        return
+async def test_models_are_listed_in_anthropics_words(served: Front) -> None:
     models = [model async for model in served.anthropic.models.list()]
     assert MODEL in {model.id for model in models}
     assert (await served.anthropic.models.retrieve(MODEL)).type == "model"
