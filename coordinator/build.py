@@ -186,10 +186,12 @@ async def _opened(config: Config, stack: AsyncExitStack) -> tuple[Store, Secret]
     is_shared = config.store.startswith("etcd:")
     patience_s = PUT_BACK_S if is_shared else 0.0
     try:
+        async with asyncio.timeout(ANSWER_S):
+            await store.life()
         async with asyncio.timeout(ANSWER_S + patience_s):
             return store, Secret(await cluster_secret(store, patience_s))
     except (StoreUnavailable, TimeoutError) as error:
-        why = str(error) or f"no answer within {ANSWER_S + patience_s:g} s"
+        why = str(error) or f"no answer within {ANSWER_S:g} s"
         if not is_shared:  # a file comes back with nobody's help
             raise OSError(f"cannot use the store `{config.store}`: {why}") from error
         log.warning("starting without the store", away=why)
