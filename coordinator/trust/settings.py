@@ -91,17 +91,21 @@ def trust_problems(
             "set `tls.client_ca_file`",
         )
     if node_proof == "service-account":
-        if not accounts.accounts:
-            yield Problem(
-                (("node_proof",),),
-                "nobody-allowed",
-                "`service_accounts.accounts` names nobody, so that no agent may connect",
-                "name the ServiceAccount that agents run as: NAMESPACE/NAME",
-            )
-        if has_token:
-            yield Problem(
-                (("agent_token",),),
-                "no-use",
-                "`agent_token` has no use where `node_proof` is `service-account`",
-                "leave one of them out: an agent sends one token",
-            )
+        yield from _account_problems(accounts, has_token)
+
+
+def _account_problems(accounts: ServiceAccounts, has_token: bool) -> Iterator[Problem]:
+    if not accounts.accounts:
+        yield Problem(
+            (("node_proof",),),
+            "nobody-allowed",
+            "`service_accounts.accounts` names nobody, so that no agent may connect",
+            "name the ServiceAccount that agents run as: NAMESPACE/NAME",
+        )
+    if has_token:
+        yield Problem(
+            (("agent_token",),),
+            "no-use",
+            "`agent_token` has no use where `node_proof` is `service-account`",
+            "leave one of them out: an agent sends one token",
+        )
