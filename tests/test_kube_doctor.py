@@ -138,6 +138,11 @@ service_accounts: { accounts: [lineside/lineside-agent] }
 """
 
 
+def settings(text: str) -> dict[str, Any]:
+    """A ConfigMap with a coordinator's settings."""
+    return {"data": {"coordinator.yaml": text}}
+
+
 def configured() -> dict[str, Any]:
     """A coordinator with a ConfigMap of settings."""
     volume = {"name": "config", "configMap": {"name": "settings"}}
@@ -480,12 +485,53 @@ PROBLEMS: dict[str, tuple[Callable[[dict[str, Any]], None], str, str, str, str]]
     "a key that coordinators do not know": (
         lambda answers: (
             pods(vllm("--api-key=k", *ARGS), configured())(answers),
-            answers.update({f"{CORE}/configmaps/settings": {"data": {"coordinator.yaml": READS}}}),
+            answers.update({f"{CORE}/configmaps/settings": settings(READS)}),
         ),
         "engine",
         "problem",
         "it asks for a key, and coordinators have none for pods that worker sets select",
         "coordinator.kubernetes.engineKeySecret",
+    ),
+    "a worker set that selects nothing": (
+        changed(
+            SETS,
+            listed(
+                {
+                    "metadata": {"name": "glm", "namespace": NS},
+                    "spec": {"selector": {"app": "other"}},
+                }
+            ),
+        ),
+        "worker sets",
+        "problem",
+        f"worker set {NS}/glm selects no pod",
+        "--show-labels",
+    ),
+    "a worker set that nobody reads": (
+        lambda answers: (
+            pods(configured())(answers),
+            answers.update({f"{CORE}/configmaps/settings": settings("transport: plaintext\n")}),
+        ),
+        "worker sets",
+        "problem",
+        f"no coordinator reads worker set {NS}/glm: they go by their settings alone",
+        "coordinator.kubernetes.enabled",
+    ),
+    "a worker set elsewhere": (
+        lambda answers: (
+            pods(configured())(answers),
+            answers.update(
+                {
+                    f"{CORE}/configmaps/settings": settings(
+                        READS.replace("lineside, models", "models")
+                    )
+                }
+            ),
+        ),
+        "worker sets",
+        "problem",
+        f"no coordinator reads worker set {NS}/glm: its namespace is none of theirs",
+        "coordinator.kubernetes.namespaces",
     ),
     "no engines": (
         lambda answers: answers.update(

@@ -15,6 +15,7 @@ from cli.kube.look import Process, Seen
 from cli.kube.needs import TOO_MUCH
 from cli.kube.network import selects
 from cli.kube.rights import asks_api
+from coordinator.kube.settings import EVERY
 from policies.crd import MARK, PART_OF, VERSION, definitions
 
 OLDEST, NEWEST = (1, 25), (1, 37)
@@ -38,6 +39,7 @@ def judged(seen: Seen, release: str, now: datetime) -> list[Report]:
         Report("definitions", True, [*_definitions(seen)]),
         Report("coordinators", True, [*_coordinators(seen, release)]),
         Report("agents", True, [*_agents(seen, release)]),
+        Report("worker sets", True, [*_worker_sets(seen)]),
         Report("network", True, [*_network(seen)]),
         Report("rights", True, [*_rights(seen)]),
         Report("certificates", True, [*_certificates(seen, now)]),
@@ -272,6 +274,24 @@ def _clocks(processes: Sequence[Process]) -> Iterator[Check]:
         yield Check("clocks", level, text, "let nodes follow one time server (chrony)")
     else:
         yield Check("clocks", "ok", f"clocks of {len(known)} processes agree to {SKEW_S:g} s")
+
+
+def _worker_sets(seen: Seen) -> Iterator[Check]:
+    reads = seen.config.kubernetes if seen.config is not None else None
+    chosen = {(each.pod["metadata"]["namespace"], each.worker_set) for each in seen.servers}
+    for each in seen.worker_sets:
+        namespace, name = each["metadata"]["namespace"], each["metadata"]["name"]
+        of = f"worker set {namespace}/{name}"
+        if reads is not None and not reads.is_on:
+            text = f"no coordinator reads {of}: they go by their settings alone"
+            yield Check("read", "problem", text, "coordinator.kubernetes.enabled")
+        elif reads is not None and not {namespace, EVERY} & {*reads.namespaces}:
+            text = f"no coordinator reads {of}: its namespace is none of theirs"
+            yield Check("read", "problem", text, "coordinator.kubernetes.namespaces")
+        elif each.get("spec", {}).get("selector") and (namespace, name) not in chosen:
+            text = f"{of} selects no pod: it has no engines"
+            help = f"kubectl -n {namespace} get pods --show-labels"
+            yield Check("selects", "problem", text, help)
 
 
 # --- network, rights, certificates ------------------------------------------------------------

@@ -85,6 +85,7 @@ class Seen:
     coordinators: list[Process]
     agents: list[Process]
     workloads: list[Json]
+    worker_sets: list[Json]
     servers: list[Server]
     policies: list[Json] | None
     config: Config | None
@@ -128,6 +129,7 @@ async def look(api: Api, namespace: str) -> Seen:
         coordinators=await _processes(on, coordinators, 9090, with_state=True),
         agents=await _processes(on, agents, 9091, with_state=False),
         workloads=workloads,
+        worker_sets=sets,
         servers=await _servers(on, servers, sets),
         policies=policies,
         config=config,
