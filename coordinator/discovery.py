@@ -68,12 +68,8 @@ class Discovery:
         """`changed` hears of every new set of engines; `appeared` of each engine at first sight,
         and when it is back; `looked` of each that has answered a look.
         """
-        self._cluster = cluster
-        self._session = session
-        self._credentials = credentials
-        self._node = node
-        self._stride = stride
-        self._probe_s = probe_s
+        self._cluster, self._session, self._credentials = cluster, session, credentials
+        self._node, self._stride, self._probe_s = node, stride, probe_s
         self._changed = changed
         self._appeared = appeared
         self._looked = looked
