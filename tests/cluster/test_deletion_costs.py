@@ -60,15 +60,25 @@ def test_costs_are_written_where_it_was_asked_for(
     assert refused == [[REFUSED_S, REFUSED_S], {"failed": 2}]
     assert costs(applied) == {first: None, second: None}
 
-    values = ("--set", "coordinator.kubernetes.podDeletionCost=true", "-n", "lineside")
+    try:
+        applied.kubectl("apply", "-f", "-", stdin=roles(tools, asked_for=True))
+        done = written(applied, kubeconfig, {first: 5_000, second: 70_000})
+        assert done == [[ROUND_S, ROUND_S], {"written": 2}]  # none in the second round
+        assert costs(applied) == {first: "5000", second: "70000"}
+    finally:
+        applied.kubectl("apply", "-f", "-", stdin=roles(tools, asked_for=False))
+        applied.kubectl("delete", "deployment", "engines", "-n", "lineside")
+
+
+def roles(tools: Path, *, asked_for: bool) -> str:
+    """Return the chart's roles."""
+    value = f"coordinator.kubernetes.podDeletionCost={str(asked_for).lower()}"
     chart = ROOT / "deploy" / "charts" / "lineside"
-    role = subprocess.run(
-        (tools / "helm", "template", "lineside", chart, *values, "-s", "templates/rbac.yaml"),
+    words = ("template", "lineside", chart, "-n", "lineside", "--set", value)
+    done = subprocess.run(
+        (tools / "helm", *words, "-s", "templates/rbac.yaml"),
         capture_output=True,
         text=True,
         check=True,
     )
-    applied.kubectl("apply", "-f", "-", stdin=role.stdout)
-    done = written(applied, kubeconfig, {first: 5_000, second: 70_000})
-    assert done == [[ROUND_S, ROUND_S], {"written": 2}]  # none in the second round
-    assert costs(applied) == {first: "5000", second: "70000"}
+    return done.stdout

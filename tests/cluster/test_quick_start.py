@@ -196,8 +196,11 @@ def test_kinds_and_resources_are_taken_by_a_current_release(api: Api, clone: Pat
                 )
                 assert ran.returncode == 0, (command, ran.stderr)
                 assert api.kubectl("wait", *established).returncode == 0
-        shown = api.kubectl("-n", "lineside", "get", "lineside")
-        assert shown.stdout.count("kinference.buoyant.io/") == 3, shown.stderr
+        # A category has its kinds a moment after they are in force.
+        until(
+            lambda: api.kubectl("-n", "lineside", "get", "lineside").stdout,
+            lambda shown: shown.count("kinference.buoyant.io/") == 3,
+        )
     finally:
         for each in definitions():
             api.kubectl("delete", "crd", each["metadata"]["name"], "--wait=true")
