@@ -17,7 +17,7 @@ from coordinator.cluster import Cluster
 from coordinator.config import Config
 from coordinator.decider import Decider
 from coordinator.engines import Engine, ServedModel
-from coordinator.index import GroupIndex, Slot
+from coordinator.index import GroupIndex, Slot, slots_of
 from coordinator.inflight import InFlight
 from coordinator.limits import Unlimited, Usage
 from coordinator.measurement import OUTSTANDING_S, Units
@@ -104,11 +104,13 @@ class Index:
         self.removed = [0] * len(names)
         """Keys that each engine has announced as gone."""
 
-    def overlap(
+    def alike(
         self, group: GroupId, unit_keys: Sequence[BlockKey], limit: int | None = None
-    ) -> dict[EngineId, Units]:
-        found = self._index.depths(unit_keys, STRIDE)
-        return {self._names[slot]: (depth * STRIDE,) * 3 for slot, depth in found.items()}
+    ) -> list[tuple[Units, tuple[EngineId, ...]]]:
+        return [
+            ((depth * STRIDE,) * 3, tuple(map(self._names.__getitem__, slots_of(mask))))
+            for depth, mask in self._index.runs(unit_keys, STRIDE)
+        ]
 
     def note(self, job: Job, keys: Sequence[BlockKey]) -> None:
         """Remember the keys of a prompt's blocks."""

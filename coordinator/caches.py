@@ -9,12 +9,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from coordinator.feed import Feed, Holding, Position, Reason, Stream
-from coordinator.index import GroupIndex, Slot
+from coordinator.index import GroupIndex, Slot, slots_of
 from lineside.digest import Delta, SnapshotChunk
 from lineside.ids import BlockKey, EngineId, GroupId, Medium
 
 Overlap: TypeAlias = tuple[int, int, int]
 """Leading units held in gpu; in gpu or cpu; in gpu, cpu or disk."""
+
+Alike: TypeAlias = tuple[Overlap, tuple[EngineId, ...]]
+"""Engines that hold as much of a prompt."""
+
+MASKS_KEPT = 4096
+"""Masks whose engines an index remembers; all are taken apart again when there are more."""
 
 
 class _Kind(NamedTuple):
@@ -24,19 +30,42 @@ class _Kind(NamedTuple):
     hit_points: bool
 
 
+class _Holders(dict[Slot, Holding]):
+    """The holding that each visible slot of an index belongs to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_media = False
+        """Whether some holding has a slot for each of several media."""
+        self._engines: dict[int, tuple[EngineId, ...]] = {}
+
+    def changed(self) -> None:
+        """Note that slots came or went."""
+        self.has_media = any(len(holding.slots) > 1 for holding in self.values())
+        self._engines.clear()
+
+    def engines(self, mask: int) -> tuple[EngineId, ...]:
+        """Return whose the slots of a mask are, where each engine has one."""
+        found = self._engines.get(mask)
+        if found is None:
+            if len(self._engines) >= MASKS_KEPT:
+                self._engines.clear()
+            found = self._engines[mask] = tuple(self[slot].engine for slot in slots_of(mask))
+        return found
+
+
 @dataclass(slots=True)
 class _Group:
     """Engines with the same weights. There is an index for each kind of keys that one reports."""
 
     indexes: dict[_Kind, GroupIndex] = field(default_factory=dict)
-    holders: dict[_Kind, dict[Slot, Holding]] = field(default_factory=dict)
-    """The holding that each visible slot belongs to."""
+    holders: dict[_Kind, _Holders] = field(default_factory=dict)
 
     def index_for(self, first: SnapshotChunk) -> GroupIndex:
         kind = _kind(first)
         if kind not in self.indexes:
             self.indexes[kind] = GroupIndex(kind.stride)
-            self.holders[kind] = {}
+            self.holders[kind] = _Holders()
         return self.indexes[kind]
 
 
@@ -75,24 +104,29 @@ class Caches:
         Of an engine that reports hit points: how many it can use, of at most `limit`. The units
         before a prompt's last token are the limit, for that one is computed in any case.
         """
-        overlaps: dict[EngineId, Overlap] = {}
+        alike = self.alike(group, unit_keys, limit)
+        return {engine: units for units, engines in alike for engine in engines}
+
+    def alike(
+        self, group: GroupId, unit_keys: Sequence[BlockKey], limit: int | None = None
+    ) -> list[Alike]:
+        """Return the same by what is held: depths are few, engines are many."""
+        alike: list[Alike] = []
         if (found := self._groups.get(group)) is None:
-            return overlaps
+            return alike
         self._looked_up = group, unit_keys
         for kind, index in found.indexes.items():
             stride, hit_points = kind
+            holders = found.holders[kind]
             if hit_points:
-                depths = index.deepest(unit_keys[:limit], stride)
+                alike += _by_engine(holders, index.deepest(unit_keys[:limit], stride))
+            elif holders.has_media:
+                alike += _by_engine(holders, index.depths(unit_keys, stride))
             else:
-                depths = index.depths(unit_keys, stride)
-            holders, alike = found.holders[kind], _Alike(stride)
-            for slot, depth in depths.items():
-                holding = holders[slot]
-                if len(holding.slots) == 1:
-                    overlaps[holding.engine] = alike[depth]
-                elif holding.engine not in overlaps:
-                    overlaps[holding.engine] = _cumulative(holding, depths)
-        return overlaps
+                for depth, mask in index.runs(unit_keys, stride):
+                    units = depth * stride
+                    alike.append(((units, units, units), holders.engines(mask)))
+        return alike
 
     def assign(self, groups: Mapping[EngineId, GroupId]) -> None:
         """Follow discovery: forget engines that left or changed their group, welcome new ones."""
@@ -195,8 +229,10 @@ class Caches:
         if before is not None:
             for slot in before.slots:
                 del holders[_kind(before)][slot]
+            holders[_kind(before)].changed()
         if after is not None:
             holders[_kind(after)].update(dict.fromkeys(after.slots, after))
+            holders[_kind(after)].changed()
 
     def size(self) -> tuple[int, int]:
         """Return the keys and the estimated bytes of all indexes."""
@@ -245,16 +281,10 @@ class Caches:
         }
 
 
-class _Alike(dict[int, Overlap]):
-    """The overlap of engines with one medium, by depth: depths are few, engines are many."""
-
-    def __init__(self, stride: int) -> None:
-        self._stride = stride
-
-    def __missing__(self, depth: int) -> Overlap:
-        units = depth * self._stride
-        self[depth] = units, units, units
-        return self[depth]
+def _by_engine(holders: _Holders, depths: Mapping[Slot, int]) -> list[Alike]:
+    """Return what engines hold, where one may have slots for several media."""
+    found = {holders[slot].engine: holders[slot] for slot in depths}
+    return [(_cumulative(holding, depths), (engine,)) for engine, holding in found.items()]
 
 
 def _cumulative(holding: Holding, depths: Mapping[Slot, int]) -> Overlap:

@@ -69,6 +69,7 @@ class Cluster:
     _groups: dict[str, set[tuple[GroupId, str | None]]] = field(default_factory=dict)
     _views: dict[str, tuple[tuple[EngineView, ...], float]] = field(default_factory=dict)
     """By model: the last answer, and when the oldest view in it was made."""
+    _reachable: dict[str, list[Engine]] = field(default_factory=dict)
     _found: tuple[Engine, ...] = ()
     _factors: dict[GroupId, int] = field(default_factory=dict)
 
@@ -81,7 +82,7 @@ class Cluster:
             record = before.get(engine.id) or _Record(engine)
             record.engine, record.view = engine, None
             self._records[engine.id] = record
-        self._serving, self._groups, self._views = {}, {}, {}
+        self._serving, self._groups, self._views, self._reachable = {}, {}, {}, {}
         for record in self._records.values():
             for served in record.engine.models:
                 self._serving.setdefault(served.name, []).append(record)
@@ -116,6 +117,7 @@ class Cluster:
         """Note why an engine's server cannot be reached; empty: it answers again."""
         if record := self._records.get(engine):
             record.away = reason
+            self._reachable.clear()
             self._changed(record)
 
     def observe_failing(self, engine: EngineId, reason: str) -> None:
@@ -200,9 +202,14 @@ class Cluster:
         """Return the groups that serve a name, each with the adapter that seeds its keys."""
         return self._groups.get(model, ())
 
-    def reachable(self, model: str) -> list[Engine]:
+    def reachable(self, model: str) -> Sequence[Engine]:
         """Return those of `engines(model)` that are not away."""
-        return [record.engine for record in self._serving.get(model, ()) if not record.away]
+        if model not in self._serving:
+            return ()
+        if model not in self._reachable:
+            serving = self._serving[model]
+            self._reachable[model] = [record.engine for record in serving if not record.away]
+        return self._reachable[model]
 
     def is_served(self, model: str) -> bool:
         """Return whether an engine serves a model name that is neither away nor failing."""

@@ -51,10 +51,10 @@ FIELDS = 1000
 class Overlaps(Protocol):
     """The index, as the read path sees it."""
 
-    def overlap(
+    def alike(
         self, group: GroupId, unit_keys: Sequence[BlockKey], limit: int | None = None
-    ) -> dict[EngineId, Units]:
-        """Return the leading units that each engine of a group holds; omit zeros.
+    ) -> Sequence[tuple[Units, tuple[EngineId, ...]]]:
+        """Return the leading units that engines of a group hold, and which hold as much.
 
         `limit`: units before the prompt's last token, where that is known.
         """
@@ -101,7 +101,8 @@ class Decider:
     ) -> Seen | Denied:
         """Tokenize a request and find out what the policies leave of its targets."""
         bench = self.rules.bench()
-        meant = sorted(bench.layout.inventory.meant(request.model))
+        layout, asked_for = bench.layout, bench.policies.names_headers
+        meant = layout.models(bench.bound.meant(request.model))
         tokens = await self._tokenize(request, meant)
         tokenized = first_known(tokens)
         secret = self.secret.value or b""
@@ -112,7 +113,9 @@ class Decider:
             stream=request.stream,
             input_tokens=tokenized.count,
             tags=tags,
-            headers={n: v for n, v in request.headers.items() if n in bench.policies.names_headers},
+            headers={n: v for n, v in request.headers.items() if n in asked_for}
+            if asked_for
+            else {},
             conversation=request.conversation(secret) if bench.policies.has_splits else "",
         )
         views = (
@@ -123,35 +126,35 @@ class Decider:
         plan = bench.bound.plan(facts, Saturated(bench, views))
         if isinstance(plan, Denied):
             return plan
-        models = {bench.layout.inventory.targets[place].model for place in plan.targets}
-        others = [model for model in sorted(models) if model not in tokens]
-        if others:
+        models = layout.models(plan.mask)
+        if others := [model for model in models if model not in tokens]:
             tokens |= await self._tokenize(request, others)
-        return Seen(request, bench, plan, tokens, first_known(tokens), tenant)
+            tokenized = first_known(tokens)
+        return Seen(request, bench, plan, models, tokens, tokenized, tenant)
 
     def decide(self, seen: Seen, reach: Reach = ANYWHERE) -> tuple[Decision, Keys]:
         """Measure and rank. No await: load that is read is load that the caller reserves."""
         now = self.clock.monotonic()
         self.overlay.expire(now)
-        layout, keys = seen.bench.layout, dict[tuple[ModelName, GroupId], Sequence[BlockKey]]()
+        layout, full = seen.bench.layout, self.newcomers.full()
+        keys: dict[tuple[ModelName, GroupId], Sequence[BlockKey]] = {}
         parts: list[Part] = []
-        full = self.newcomers.full()
-        for model in sorted(seen.tokens.keys() & seen.models):
+        for model in seen.models:
             field_ = self._field(model, layout, now)
             if not (field_.views or field_.out):
                 continue  # providers alone serve it
             tokenized = seen.tokens[model]
             held = self._held(model, seen.request, tokenized, keys)
-            loads = self.inflight.loads(field_.engines, now)
+            busy = self.inflight.loads(field_.row.engines, now)
             parts.append(
                 measure(
                     field_,
                     Facts(tokenized.count, load_tokens(seen.request, tokenized)),
                     held,
-                    loads,
+                    busy,
                     self.recent.column,
                     self.predictor,
-                    self.pressure.beta(model, loads.wait_s, now),
+                    self.pressure.beta(model, busy.wait_s, now),
                     self.outstanding_s,
                     full,
                 )
@@ -212,7 +215,7 @@ class Decider:
             kept = self._fields[model] = (
                 views,
                 layout,
-                field_of(model, views, layout, self.predictor.class_of),
+                field_of(model, views, layout, self.predictor.class_of, kept and kept[2]),
             )
         return kept[2]
 
@@ -224,7 +227,7 @@ class Decider:
         keys: dict[tuple[ModelName, GroupId], Sequence[BlockKey]],
     ) -> Held:
         """Return what a model's engines hold of the prompt, and add its keys by group."""
-        indexed: dict[EngineId, Units] = {}
+        indexed: list[tuple[Units, tuple[EngineId, ...]]] = []
         claimed: dict[EngineId, int] = {}
         if not tokenized.packed or (secret := self.secret.value) is None:
             return Held(indexed, claimed)
@@ -237,7 +240,7 @@ class Decider:
                 chains[lora] = hashing.chain(seed, tokenized.packed)
             keys[model, group] = hashing.strided(chains[lora], STRIDE)
             if not request.skips_cache:
-                indexed |= self.overlaps.overlap(group, chains[lora], limit)
+                indexed += self.overlaps.alike(group, chains[lora], limit)
                 claimed |= self.overlay.units(group, keys[model, group])
                 for engine, units in self.claimed_elsewhere(keys[model, group]).items():
                     claimed[engine] = max(units, claimed.get(engine, 0))

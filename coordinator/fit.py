@@ -41,9 +41,10 @@ class Params(NamedTuple):
 
         `uncached` may be a fraction: a block in a slow medium counts as partly uncached.
         """
+        base_s, per_token_s, per_pair_s, step_s = self
         steps = 1 + uncached // STEP_TOKENS
-        work_s = uncached * (self.per_token_s + self.per_pair_s * (overlap + uncached / 2))
-        return self.base_s + work_s + self.step_s * steps
+        work_s = uncached * (per_token_s + per_pair_s * (overlap + uncached / 2))
+        return base_s + work_s + step_s * steps
 
 
 @dataclass(slots=True)

@@ -15,12 +15,15 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import compress, islice
-from typing import NewType
+from typing import NewType, TypeAlias
 
 from lineside.ids import BlockKey
 
 Slot = NewType("Slot", int)
 """A bit of the masks. Small and reused, so that masks stay short."""
+
+Run: TypeAlias = tuple[int, int]
+"""A depth, and the mask of the slots that hold as much and no more."""
 
 SHARDS = 256
 """By a key's top byte. One is swept, or one dict resized, at a time: 4,000 keys of a million."""
@@ -136,12 +139,16 @@ class GroupIndex:
         `SCAN_BELOW` keys on, exact only for slots whose holdings are closed under prefix; for any
         other it is some depth at which the slot holds the key.
         """
+        return _by_slot(self.runs(keys, step))
+
+    def runs(self, keys: Sequence[BlockKey], step: int = 1) -> list[Run]:
+        """Return what `depths` returns by depth: few, where slots are many."""
         length, first = len(keys) // step, step - 1
         if length < SCAN_BELOW:
-            return self.full_scan(keys[first::step] if step > 1 else keys)
+            return self._scan(keys[first::step] if step > 1 else keys)
         shards, top, rest, key = self._shards, _TOP, _REST, keys[first]
         held = shards[key >> top].get(key & rest, 0) & self._visible
-        depths = _blank(held).copy()
+        runs: list[Run] = []
         # All of `held` hold the key at `low`; `ahead` has the probes that some of them failed.
         low, ahead = 0, [(length, 0)]
         while held:
@@ -157,31 +164,33 @@ class GroupIndex:
                     else:
                         ahead.append((high, kept))
                         high, kept = middle, found
-                for slot in _slots(held ^ kept):
-                    depths[slot] = high
+                runs.append((high, held ^ kept))
             low, held = high, kept
-        return depths
+        return runs
 
     def full_scan(self, keys: Sequence[BlockKey]) -> dict[Slot, int]:
         """Return what `depths` returns by looking at every key: exact for any holdings."""
+        return _by_slot(self._scan(keys))
+
+    def _scan(self, keys: Sequence[BlockKey]) -> list[Run]:
+        runs: list[Run] = []
         if not keys:
-            return {}
+            return runs
         shards, top, rest, key = self._shards, _TOP, _REST, keys[0]
         before = shards[key >> top].get(key & rest, 0)
         held = before & self._visible
-        depths = _blank(held).copy()
         for depth, key in enumerate(keys):
             if not held:
-                return depths
+                return runs
             mask = shards[key >> top].get(key & rest, 0)
             if mask is not before:  # interned: the same object means the same holders
                 before, kept = mask, mask & held
-                for slot in _slots(held ^ kept):
-                    depths[slot] = depth
-                held = kept
-        for slot in _slots(held):
-            depths[slot] = len(keys)
-        return depths
+                if kept != held:
+                    runs.append((depth, held ^ kept))
+                    held = kept
+        if held:
+            runs.append((len(keys), held))
+        return runs
 
     def unclosed(self, keys: Sequence[BlockKey], step: int = 1) -> tuple[Slot, ...]:
         """Return the visible slots that hold a key of a prompt and lack one before it.
@@ -194,7 +203,7 @@ class GroupIndex:
             found = shards[key >> top].get(key & rest, 0) & self._visible
             wrong |= found & ~unbroken
             unbroken &= found
-        return _slots(wrong)
+        return slots_of(wrong)
 
     def deepest(self, keys: Sequence[BlockKey], step: int = 1) -> dict[Slot, int]:
         """Return, per visible slot, the depth of the last key that it holds; omit zeros.
@@ -210,7 +219,7 @@ class GroupIndex:
         for probes, key in enumerate(islice(reversed(ends), DEEPEST_PROBES)):
             found = shards[key >> top].get(key & rest, 0) & left
             if found:
-                depths.update(dict.fromkeys(_slots(found), len(ends) - probes))
+                depths.update(dict.fromkeys(slots_of(found), len(ends) - probes))
                 left ^= found
                 if not left:
                     break
@@ -277,13 +286,15 @@ class _Sweep:
         return dict(shard) if sparse else shard
 
 
+def _by_slot(runs: Iterable[Run]) -> dict[Slot, int]:
+    """Return each slot's depth."""
+    depths: dict[Slot, int] = {}
+    for depth, mask in runs:
+        depths.update(dict.fromkeys(slots_of(mask), depth))
+    return depths
+
+
 @lru_cache(maxsize=4096)  # full: the masks longest unused are taken apart again
-def _slots(mask: int) -> tuple[Slot, ...]:
+def slots_of(mask: int) -> tuple[Slot, ...]:
     """Return the slots of a mask."""
     return tuple(Slot(slot) for slot in range(mask.bit_length()) if mask >> slot & 1)
-
-
-@lru_cache(maxsize=1024)  # as above
-def _blank(mask: int) -> dict[Slot, int]:
-    """Return an answer to copy and fill in: a copy never grows, which halves its cost."""
-    return dict.fromkeys(_slots(mask), 0)

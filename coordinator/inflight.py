@@ -212,10 +212,10 @@ class InFlight:
     def _lines_of(self, engines: Sequence[EngineId], now: float) -> list[_Line]:
         lines = list(map(self._lines.get, engines, repeat(_IDLE)))
         if self._next_due <= now:
-            for line in lines:
-                if line.next_due <= now:
-                    _dequeue_due(line, now)
-            self._next_due = min((each.next_due for each in self._lines.values()), default=math.inf)
+            for line in [line for line in lines if line.next_due <= now]:
+                _dequeue_due(line, now)
+            dues = [line.next_due for line in self._lines.values()]
+            self._next_due = min(dues, default=math.inf)
         return lines
 
     def held(self, now: float) -> dict[EngineId, Queue]:

@@ -10,7 +10,7 @@ those who look at one.
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -35,6 +35,9 @@ OUTSTANDING_S = 0.02
 FULL_S = 1e4
 """What puts an engine behind all that are not full, whatever their queues."""
 
+SETS_KEPT = 4096
+"""Sets of engines whose numbers a row remembers; all are looked up again when there are more."""
+
 MEDIUM_WEIGHTS = (1.0, 0.8, 0.4)
 """What a cached block is worth in gpu, cpu, disk; the rest of it counts as uncached work."""
 
@@ -52,8 +55,8 @@ class Facts:
 class Held(NamedTuple):
     """What engines hold of the prompt, in leading units."""
 
-    indexed: Mapping[EngineId, Units] = MappingProxyType({})
-    """By the engines' own word."""
+    indexed: Sequence[tuple[Units, tuple[EngineId, ...]]] = ()
+    """By the engines' own word: engines that hold as much together, each in one place."""
     claimed: Mapping[EngineId, int] = MappingProxyType({})
     """By our own decisions, in gpu, whatever the index says (yet)."""
 
@@ -69,6 +72,25 @@ class Kind(NamedTuple):
     """One of them, to ask the predictor about."""
 
 
+class Row:
+    """Engines in a fixed order, and their numbers in it. Kept while the engines are the same."""
+
+    def __init__(self, engines: tuple[EngineId, ...]) -> None:
+        self.engines = engines
+        self.number_of = {engine: number for number, engine in enumerate(engines)}
+        self._numbers: dict[tuple[EngineId, ...], tuple[int, ...]] = {}
+
+    def numbers(self, engines: tuple[EngineId, ...]) -> tuple[int, ...]:
+        """Return the numbers of some engines, without those that are not in the row."""
+        found = self._numbers.get(engines)
+        if found is None:
+            if len(self._numbers) >= SETS_KEPT:
+                self._numbers.clear()
+            known = map(self.number_of.get, engines)
+            found = self._numbers[engines] = tuple(each for each in known if each is not None)
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """What follows from the engines' views alone, worked out once for all who see the same.
@@ -78,7 +100,7 @@ class Field:
 
     model: ModelName
     views: tuple[EngineView, ...]
-    engines: tuple[EngineId, ...]
+    row: Row
     groups: frozenset[GroupId]
     """That the engines are of: most often one."""
     places: tuple[int, ...]
@@ -97,11 +119,12 @@ def field_of(
     views: Iterable[EngineView],
     layout: Layout,
     class_of: Callable[[Engine], str],
+    before: Field | None = None,
 ) -> Field:
     """Return which engines are in the running for a model.
 
     Failing engines are used where there are no others: what may fail beats what surely does.
-    `class_of` names engines that are predicted alike.
+    `class_of` names engines that are predicted alike. `before`: the field that this one replaces.
     """
     running: list[tuple[int, EngineView]] = []
     failing: list[tuple[int, EngineView]] = []
@@ -118,10 +141,11 @@ def field_of(
         out += [(place, view, "failing") for place, view in failing]
     running = running or failing
     numbers, kind_of = _kinds((view for _, view in running), class_of)
+    engines = tuple(view.engine.id for _, view in running)
     return Field(
         model,
         tuple(view for _, view in running),
-        tuple(view.engine.id for _, view in running),
+        before.row if before is not None and before.row.engines == engines else Row(engines),
         frozenset(view.engine.group for _, view in running),
         tuple(place for place, _ in running),
         numbers,
@@ -158,6 +182,8 @@ class Own(NamedTuple):
     own_s: float
     weighed_s: float
     """With what it costs those that come after it."""
+    units: Units | None
+    """What it follows from, but for claims."""
 
     @property
     def cached(self) -> int:
@@ -187,7 +213,7 @@ class Part:
         half = self.facts.load_tokens / 2
         return [
             each + FULL_S if name in self.full and own.cached < half else each
-            for each, name, own in zip(self.cost, self.field.engines, self.own, strict=True)
+            for each, name, own in zip(self.cost, self.field.row.engines, self.own, strict=True)
         ]
 
     def candidate(
@@ -281,7 +307,7 @@ def measure(
     # What was counts as far as nothing is: queues say it better while there are any.
     if idle := loads.outstanding.count(0):
         share = SHARE * (idle / len(own))
-        recent = [share * seconds for seconds in recent_of(field.engines, field.groups)]
+        recent = [share * seconds for seconds in recent_of(field.row.engines, field.groups)]
         cost = [each + more for each, more in zip(cost, recent, strict=True)]
     return Part(field, facts, loads, own, recent, cost, full)
 
@@ -291,40 +317,49 @@ def _own(field: Field, facts: Facts, held: Held, predictor: Predictor, beta: Bet
 
     Engines of a kind that hold as much are alike, so each likeness is worked out once.
     """
-    kinds = [
-        cache(partial(_worked_out, kind, predictor.params(kind.engine), facts, beta))
-        for kind in field.kind_of
+    row, kinds = field.row, field.kinds
+    prefills = [
+        _prefill(kind, predictor.params(kind.engine), facts, beta) for kind in field.kind_of
     ]
-    indexed, claimed = held.indexed.get, held.claimed.get
-    if not held.claimed:
-        return [
-            kinds[kind](units, None)
-            for kind, units in zip(field.kinds, map(indexed, field.engines), strict=True)
-        ]
-    return [
-        kinds[kind](indexed(name), claimed(name))
-        for kind, name in zip(field.kinds, field.engines, strict=True)
-    ]
+    nothing = [prefill(None, 0) for prefill in prefills]
+    own = [nothing[kind] for kind in kinds]
+    for units, engines in held.indexed:
+        alike = [prefill(units, 0) for prefill in prefills]
+        for number in row.numbers(engines):
+            own[number] = alike[kinds[number]]
+    claims: dict[tuple[int, Units | None, int], Own] = {}
+    for name, claim in held.claimed.items():
+        if (place := row.number_of.get(name)) is not None:
+            like = kinds[place], own[place].units, claim
+            if like not in claims:
+                claims[like] = prefills[like[0]](*like[1:])
+            own[place] = claims[like]
+    return own
 
 
-def _worked_out(
-    kind: Kind, params: Params, facts: Facts, beta: Beta, units: Units | None, claim: int | None
-) -> Own:
-    """Return what the prefill is to an engine that holds so much, and will by a claim."""
+def _prefill(
+    kind: Kind, params: Params, facts: Facts, beta: Beta
+) -> Callable[[Units | None, int], Own]:
+    """Return what works out a prefill on an engine that holds so much, and will by a claim."""
     load, prompt, block = facts.load_tokens, facts.prompt_tokens, kind.block
     # Tokens before a picture are matched although the prompt's length is only estimated. The last
     # token is computed in any case.
     limit = max(0, (load if prompt is None else prompt) - 1)
-    overlap, ahead, worth = 0, 0, 0.0
-    if block and units:
-        overlap, worth = _cached(units, block, limit)
-        worth *= kind.credit
-    if block and claim:
-        reach = min(claim * UNIT, limit) // block * block
-        if reach > overlap:
-            ahead, worth = reach - overlap, float(reach)
-    own_s = params.own_s(load - worth if worth < load else 0.0, overlap + ahead)
-    return Own(overlap, ahead, own_s, own_s * (1 + beta(own_s)))
+    credit, own_s_of = kind.credit, params.own_s
+
+    def own(units: Units | None, claim: int) -> Own:
+        overlap, ahead, worth = 0, 0, 0.0
+        if block and units:
+            overlap, worth = _cached(units, block, limit)
+            worth *= credit
+        if block and claim:
+            reach = min(claim * UNIT, limit) // block * block
+            if reach > overlap:
+                ahead, worth = reach - overlap, float(reach)
+        own_s = own_s_of(load - worth if worth < load else 0.0, overlap + ahead)
+        return Own(overlap, ahead, own_s, own_s * (1 + beta(own_s)), units)
+
+    return own
 
 
 def _cached(units: Units, block: int, limit: int) -> tuple[int, float]:

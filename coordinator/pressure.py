@@ -62,4 +62,10 @@ class Pressure:
         mean.at, mean.waits, mean.engines = now, waits, engines
         idle = 1 - mean.share
         by_share = MOST if idle * (1 + MOST) <= 1 else mean.share / idle
-        return lambda own_s: max(by_share, min(1.0, LEAST + PER_S * own_s))
+
+        def beta(own_s: float) -> float:
+            by_length = LEAST + PER_S * own_s
+            by_length = 1.0 if by_length > 1.0 else by_length
+            return by_share if by_share > by_length else by_length
+
+        return beta

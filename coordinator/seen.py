@@ -30,17 +30,13 @@ class Seen:
     request: Canonical = field(repr=False)
     bench: Bench
     plan: Plan
+    models: Sequence[ModelName]
+    """Those that may be chosen, by shadow policies too, sorted."""
     tokens: Mapping[ModelName, Tokenized] = field(repr=False)
-    """For each model that may still serve it."""
+    """For each of `models`, and for those that were asked for."""
     tokenized: Tokenized = field(repr=False)
     """For the model that was asked for, or the first that it may mean."""
     tenant: TenantId
-
-    @property
-    def models(self) -> set[ModelName]:
-        """Models that may be chosen, by shadow policies too."""
-        targets = self.bench.layout.inventory.targets
-        return {targets[place].model for place in self.plan.targets}
 
     @property
     def is_hopeless(self) -> bool:
@@ -51,7 +47,7 @@ class Seen:
         """Return this without the prompt: all that accounts need. `request` is bare already."""
         tokens = {model: _bare(each) for model, each in self.tokens.items()}
         tokenized = first_known(tokens)
-        return Seen(request, self.bench, self.plan, tokens, tokenized, self.tenant)
+        return Seen(request, self.bench, self.plan, self.models, tokens, tokenized, self.tenant)
 
     def load_tokens(self, model: ModelName) -> int:
         """Return what the request weighs in the queue of a model's engine."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from coordinator.candidates import Backend
 from lineside.ids import EngineId, ModelName
-from policies.facts import Inventory
+from policies.facts import Inventory, places
 from policies.model import BackendType
 
 
@@ -26,6 +26,9 @@ class Reach:
 
 ANYWHERE = Reach()
 
+MASKS = 1000
+"""Sets of places whose models are kept; all are forgotten when there are more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -36,6 +39,7 @@ class Layout:
     _places: Mapping[tuple[str, ModelName], int]
     providers: int = 0
     """The places of providers, as a bit mask."""
+    _models: dict[int, tuple[ModelName, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, inventory: Inventory, backends: Mapping[str, Backend]) -> "Layout":
@@ -50,6 +54,17 @@ class Layout:
                 if each.type is BackendType.PROVIDER
             ),
         )
+
+    def models(self, mask: int) -> tuple[ModelName, ...]:
+        """Return the models of some places, sorted."""
+        found = self._models.get(mask)
+        if found is None:
+            if len(self._models) >= MASKS:
+                self._models.clear()
+            targets = self.inventory.targets
+            found = tuple(sorted({targets[place].model for place in places(mask)}))
+            self._models[mask] = found
+        return found
 
     def outside(self, places: Iterable[int], subset: frozenset[str]) -> list[int]:
         """Return those places whose endpoints are not in a subset: HOST:PORT, or a HOST's all."""

@@ -41,13 +41,18 @@ class Plan:
         return frozenset(self.inventory.targets[place].model for place in places(self.course.alive))
 
     @property
-    def targets(self) -> tuple[int, ...]:
-        """Places of the targets to be measured, for shadow policies too."""
+    def mask(self) -> int:
+        """The targets to be measured, for shadow policies too, as a bit mask."""
         mask = self.course.alive
         for _, course in self.shadows:
             if isinstance(course, Course):
                 mask |= course.alive
-        return places(mask)
+        return mask
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """Their places."""
+        return places(self.mask)
 
     def decide(self, measured: Measured, rng: random.Random, out: int = 0) -> Chosen | Empty:
         """Drop by what was measured, rank what is left, and say all that led to it.
@@ -102,6 +107,10 @@ class Bound:
         shadows = {rule.source.policy for rule in rules if rule.mode is Mode.SHADOW}
         # Each by itself beside what is in force, so that what it would change is its own doing.
         self._shadows = tuple((policy, _in_force(bound, policy)) for policy in sorted(shadows))
+
+    def meant(self, requested: str) -> int:
+        """Return the targets that serve what a requested name means, as a bit mask."""
+        return self._masks.meant(requested).targets
 
     def plan(self, facts: RequestFacts, pools: Pools) -> Plan | Denied:
         """Take every step for a request that needs no measurement."""

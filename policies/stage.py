@@ -136,9 +136,12 @@ class BoundStage:
         if len(targets) == 1:
             return targets[0]
         values = self._values(columns)
-        read = list(map(values.__getitem__, targets))
-        known = [each for each in read if each is not None]
-        best = (max(known) if self._highest else min(known)) if known else None
+        read = values if len(targets) == len(values) else [values[place] for place in targets]
+        try:
+            best = max(read) if self._highest else min(read)  # type: ignore[type-var]
+        except TypeError:  # some are not known
+            known = [each for each in read if each is not None]
+            best = (max(known) if self._highest else min(known)) if known else None
         if read.count(best) == 1:
             return targets[read.index(best)]
         return min(

@@ -37,15 +37,15 @@ class Index:
 
     held: dict[EngineId, set[BlockKey]] = field(default_factory=dict)
 
-    def overlap(
+    def alike(
         self, group: GroupId, unit_keys: Sequence[BlockKey], limit: int | None = None
-    ) -> dict[EngineId, Units]:
-        found = {}
+    ) -> list[tuple[Units, tuple[EngineId, ...]]]:
+        found = []
         for engine, held in self.held.items():
             depth = next((at for at, key in enumerate(unit_keys) if key not in held), None)
             units = len(unit_keys) if depth is None else depth
             if units := units // 4 * 4:
-                found[engine] = (units, units, units)
+                found.append(((units, units, units), (engine,)))
         return found
 
 

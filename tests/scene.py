@@ -85,13 +85,13 @@ def decided(
     plan = compile_(policies).bind(layout.inventory).plan(RequestFacts(model=MODEL), {})
     assert not isinstance(plan, Denied)
     field = field_of(MODEL, views, layout, predictor.class_of)
-    known = [(queues or {}).get(engine, EMPTY) for engine in field.engines]
+    known = [(queues or {}).get(engine, EMPTY) for engine in field.row.engines]
     engine_of = {each.engine.id: each.engine for each in views}
     part = measure(
         field,
         Facts(prompt, load_tokens=1000 if prompt is None else prompt),
         Held(
-            {EngineId(name): units for name, units in (overlaps or {}).items()},
+            [(units, (EngineId(name),)) for name, units in (overlaps or {}).items()],
             {EngineId(name): units for name, units in (ahead or {}).items()},
         ),
         Loads(

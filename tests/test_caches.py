@@ -5,7 +5,7 @@ from coordinator.caches import Caches
 from coordinator.feed import LEASE_S, Stream
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium
 
-A, B = EngineId("a"), EngineId("b")
+A, B, C = EngineId("a"), EngineId("b"), EngineId("c")
 G, H = GroupId("g"), GroupId("h")
 STREAM = Stream("life", 1)
 PROMPT = [BlockKey(number) for number in range(1, 20)]
@@ -53,6 +53,26 @@ def test_overlap_is_cumulative_by_medium() -> None:
     feed(caches, A, {1: GPU, 2: CPU, 3: CPU, 4: DISK}, media=3)
     feed(caches, B, {1: CPU}, media=2)
     assert caches.overlap(G, PROMPT) == {A: (1, 3, 4), B: (0, 1, 1)}
+
+
+def test_engines_that_hold_as_much_stand_together() -> None:
+    caches = Caches()
+    caches.assign({A: G, B: G, C: G})
+    for engine, depth in ((A, 2), (B, 2), (C, 1)):
+        feed(caches, engine, dict.fromkeys(range(1, depth + 1), GPU))
+    assert caches.alike(G, PROMPT) == [((1, 1, 1), (C,)), ((2, 2, 2), (A, B))]
+
+
+def test_the_next_engine_with_a_slot_is_not_taken_for_the_one_before() -> None:
+    caches = two_in_a_group()
+    feed(caches, A, {1: GPU})
+    feed(caches, B, {1: GPU})
+    assert caches.overlap(G, PROMPT) == {A: (1, 1, 1), B: (1, 1, 1)}
+    caches.assign({B: G, C: G})
+    while caches.sweep_step():
+        pass
+    feed(caches, C, {1: GPU})
+    assert caches.overlap(G, PROMPT) == {C: (1, 1, 1), B: (1, 1, 1)}
 
 
 def test_groups_do_not_mix() -> None:

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from coordinator.engines import ASLEEP_FOR_S, EngineView
 from coordinator.inflight import PeerSum, Queue
-from coordinator.measurement import Units
+from coordinator.measurement import Row, Units, field_of
 from coordinator.predict import FixedRate
 from coordinator.route import Decision
+from lineside.ids import EngineId
 from lineside.signals import Events, Load, Status
 from policies.verdict import Chosen, Empty
 from tests import scene
-from tests.scene import view
+from tests.scene import MODEL, view
 
 RATE = FixedRate(prefill_tokens_per_s=1000.0, step_s=0.0)
 
@@ -213,6 +214,27 @@ def test_ties_are_spread() -> None:
     views = [view("a"), view("b"), view("c")]
     chosen = Counter(order(decided(views, seed=seed))[0] for seed in range(300))
     assert min(chosen[name] for name in "abc") > 60
+
+
+def test_a_row_knows_numbers_of_its_engines_alone() -> None:
+    a, b, c = map(EngineId, "abc")
+    row = Row((a, b))
+    assert [row.numbers(engines) for engines in ((b, a), (c, b), (), (b, a))] == [
+        (1, 0),
+        (1,),
+        (),
+        (1, 0),
+    ]
+
+
+def test_a_field_keeps_its_row_while_its_engines_are_the_same() -> None:
+    views = [view("a"), view("b")]
+    layout, class_of = scene.layout_of(views), RATE.class_of
+    first = field_of(MODEL, views, layout, class_of)
+    heard = [view("a", heard_age_s=0.2), view("b")]
+    assert field_of(MODEL, heard, layout, class_of, first).row is first.row
+    gone = [view("a", away="gone"), view("b")]
+    assert field_of(MODEL, gone, layout, class_of, first).row.engines == ("b",)
 
 
 UNITS = st.lists(st.integers(0, 80), min_size=3, max_size=3).map(lambda units: tuple(sorted(units)))

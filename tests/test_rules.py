@@ -46,6 +46,30 @@ def test_a_provider_that_nothing_can_be_sent_to_is_no_target() -> None:
     }
 
 
+def test_who_can_be_reached_follows_what_is_heard() -> None:
+    cluster = Cluster()
+    a, b = view("a").engine, view("b").engine
+    cluster.assign([a, b])
+    assert list(cluster.reachable("m")) == [a, b]
+    cluster.observe_away(a.id, "gone")
+    assert list(cluster.reachable("m")) == [b]
+    cluster.observe_away(a.id, "")
+    assert list(cluster.reachable("m")) == [a, b]
+    cluster.assign([b])
+    assert (list(cluster.reachable("m")), list(cluster.reachable("n"))) == ([b], [])
+
+
+def test_the_models_of_targets_are_those_of_their_inventory() -> None:
+    layout = bench(provider("far", "type: OpenAI").replace("name: m", "name: n")).layout
+    everything = (1 << len(layout.inventory.targets)) - 1
+    assert [layout.models(mask) for mask in (0, 1, everything, 1)] == [
+        (),
+        ("m",),
+        ("m", "n"),
+        ("m",),
+    ]
+
+
 FULL, FREE = Load(waiting=9, kv_cache_usage=0.5), Load(waiting=0, kv_cache_usage=0.5)
 
 

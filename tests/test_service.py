@@ -63,12 +63,13 @@ class Held:
 
     limits: list[int | None] = field(default_factory=list)
 
-    def overlap(
+    def alike(
         self, group: GroupId, unit_keys: Sequence[BlockKey], limit: int | None = None
-    ) -> dict[EngineId, Units]:
+    ) -> list[tuple[Units, tuple[EngineId, ...]]]:
         self.asked.append((group, unit_keys))
         self.limits.append(limit)
-        return self.units.get((group, unit_keys[0]), {})
+        found = self.units.get((group, unit_keys[0]), {})
+        return [(units, (engine,)) for engine, units in found.items()]
 
 
 @dataclass
