@@ -25,7 +25,7 @@ def add_to(commands: Subcommands) -> None:
     """Add the command."""
     command = commands.add_parser(
         "doctor",
-        help="what an engine lacks for Lineside, and the flag that adds it",
+        help="what engines or a cluster lack for Lineside, and what adds it",
         description=DESCRIPTION,
         usage="lineside doctor --engine URL[,OPTION=VALUE...] [--engine ...] [options]\n"
         "       lineside doctor --kubernetes [options]",

@@ -3,6 +3,7 @@
 Exit codes: 0 clean, 1 findings or refusal, 2 usage, 3 could not run.
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,8 @@ Exit codes: 0 clean, 1 findings or refusal, 2 usage, 3 could not run."""
 
 def parser() -> Parser:
     """Return the whole command line."""
-    top = Parser(prog="lineside", description=DESCRIPTION, epilog=EPILOG)
+    top = Parser(prog="lineside", description=DESCRIPTION, epilog=EPILOG, add_help=False)
+    top.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)  # it fits a screen so
     top.add_argument("--version", action="version", version=f"lineside {processes.version()}")
     commands = top.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", required=True
