@@ -64,8 +64,7 @@ async def run(
             announce(bound)
             await stop.wait()
             await _drain(parts)
-            await parts.kept.save()
-            await parts.state.end()
+            await parts.state.end(parts.kept)
             for task in running:
                 task.cancel()
 

@@ -107,13 +107,17 @@ class Tries:
         """A watch lost some changes: of what was carried out up to here it will not tell."""
         self._listed = revision
         for made in list(self.open.values()):
-            if isinstance(made.outcome, int) and (made.only_deletes or made.outcome <= revision):
+            if isinstance(made.outcome, int) and made.outcome <= revision:
                 self.open.pop(made.number)
 
     @property
     def missing(self) -> list[Try]:
         """Return the tries that were said to be carried out, and of which no watch told."""
-        return [each for each in self.open.values() if isinstance(each.outcome, int)]
+        return [
+            each
+            for each in self.open.values()
+            if isinstance(each.outcome, int) and not each.only_deletes
+        ]
 
     def _doubt(self, text: str) -> None:
         self.unexplained.append(text)

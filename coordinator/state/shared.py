@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -12,11 +13,15 @@ from prometheus_client.registry import Collector
 
 from coordinator.inflight import InFlight
 from coordinator.state.exclusions import Exclusions
+from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Membership
 from coordinator.state.peers import Peers, inflight_json
 from coordinator.state.pulse import Pulse
 from coordinator.state.tidying import CHORE, Tidying
 from lineside.clock import Clock
+
+LEAVE_S = 2.0
+"""For the last writes of a process that stops."""
 
 
 class State(Collector):
@@ -50,10 +55,13 @@ class State(Collector):
             tasks.create_task(self._tidying.leadership.run(), name="leadership")
             tasks.create_task(self._tidying.run(), name="tidying")
 
-    async def end(self) -> None:
-        """Leave: others hear of it at once."""
-        await self._exclusions.save()
-        await self.members.tenure.end()
+    async def end(self, kept: LearnedStore) -> None:
+        """Leave: others hear of it at once, or of a store that is away when the lease has ended."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self.members.tenure.end()
+                await self._exclusions.save()
+                await kept.save()
 
     def shown(self) -> Mapping[str, object]:
         """Return members, what each has in flight, and the store's state, for people."""

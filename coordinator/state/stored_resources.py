@@ -22,7 +22,7 @@ from policies.model import API_VERSION, InferencePolicy, Metadata, PolicySpec, R
 
 log = logs.get("coordinator.state.stored_resources")
 
-ANSWER_S = 3.0
+ANSWER_S = 2.0
 """For the store, at the start. From then on it counts as away."""
 
 CLOSED = Resources(
