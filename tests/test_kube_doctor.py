@@ -565,6 +565,13 @@ PROBLEMS: dict[str, tuple[Callable[[dict[str, Any]], None], str, str, str, str]]
         "could not look at what processes say of themselves: not allowed",
         "allow `get pods/proxy`",
     ),
+    "an API server that answers something else": (
+        changed("/version", "<html>"),
+        "cluster",
+        "",
+        "",
+        "",
+    ),
     "an API server that fails": (
         changed(CRDS, Answer(500)),
         "cluster",

@@ -19,10 +19,15 @@ class Answer:
     """Unix time here before and after: what a clock that it tells is compared with."""
 
     @property
+    def said(self) -> dict[str, Any]:
+        """What was asked for; empty: something else came, or nothing."""
+        return self.body if self.status in (200, 201) and isinstance(self.body, dict) else {}
+
+    @property
     def items(self) -> list[dict[str, Any]]:
         """The members of a list; empty: it is none."""
-        listed = self.body.get("items") if isinstance(self.body, dict) else None
-        return listed if self.status == 200 and isinstance(listed, list) else []
+        listed = self.said.get("items")
+        return listed if isinstance(listed, list) else []
 
 
 class Unreachable(Exception):

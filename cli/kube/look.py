@@ -123,7 +123,7 @@ async def look(api: Api, namespace: str) -> Seen:
     config = await _config(on, coordinators)
     servers = [pod for pod in pods if pod not in ours]
     return Seen(
-        release=str((release.body or {}).get("gitVersion", "")) if release.status == 200 else "",
+        release=str(release.said.get("gitVersion", "")),
         namespace=namespace,
         definitions=_of_our_group(definitions),
         coordinators=await _processes(on, coordinators, 9090, with_state=True),
@@ -189,7 +189,7 @@ async def _config(on: Asker, coordinators: list[Json]) -> Config | None:
             continue
         answer = await on.get(f"/api/v1/namespaces/{on.namespace}/configmaps/{name}")
         if on.blinds.note(answer, "the coordinators' settings", "get configmaps", absent=(404,)):
-            text = (answer.body or {}).get("data", {}).get("coordinator.yaml", "")
+            text = answer.said.get("data", {}).get("coordinator.yaml", "")
             settings = read(Config, text.encode(), "coordinator.yaml")
             return settings if isinstance(settings, Config) else None
     return None
@@ -309,9 +309,9 @@ async def _certificates(on: Asker, pods: list[Json]) -> Mapping[str, bytes]:
         answer = await on.get(f"/api/v1/namespaces/{on.namespace}/secrets/{name}")
         if not on.blinds.note(answer, f"secret {name}", f"get secrets/{name}", absent=(404,)):
             continue
-        if (answer.body or {}).get("type") == "kubernetes.io/service-account-token":
+        if answer.said.get("type") == "kubernetes.io/service-account-token":
             continue  # the cluster's own, as old ones mount them
-        for key, text in ((answer.body or {}).get("data") or {}).items():
+        for key, text in (answer.said.get("data") or {}).items():
             if key.endswith(".crt"):
                 found[f"{name}/{key}"] = base64.b64decode(text)
     return found

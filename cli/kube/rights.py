@@ -81,4 +81,4 @@ async def _allowed(on: Asker, account: str, need: Need, namespace: str) -> bool 
     if answer.status not in (200, 201):
         on.blinds.note(answer, "what our processes may do", "create subjectaccessreviews")
         return None
-    return bool((answer.body or {}).get("status", {}).get("allowed"))
+    return bool(answer.said.get("status", {}).get("allowed"))
