@@ -110,10 +110,12 @@ class Limit:
 
     def within(self, total_s: float | None, past_s: float) -> None:
         """Let an answer take no longer than its backend may, of which a part is past."""
+        before = self._end
         self._total_s, self._end = self._timeouts.total_s, self._last
         if total_s is not None and (end := self._now() + total_s - past_s) < self._last:
             self._total_s, self._end = total_s, end
-        self._arm()
+        if self._end != before:
+            self._arm()
 
     def touch(self) -> bool:
         """Note that something came. Cheap: the timer moves once in a while, and then it is true."""
@@ -143,6 +145,12 @@ class Limit:
     def _seconds(self) -> float:
         seconds: float = getattr(self._timeouts, f"{self._phase}_s")
         return seconds
+
+
+class _Stream(web.StreamResponse):
+    """A stream whose head goes out with its first bytes, which are there: one write, not two."""
+
+    _send_headers_immediately = False
 
 
 class Relay:
@@ -299,7 +307,7 @@ class Relay:
         self, upstream: aiohttp.ClientResponse, stream: Carried, first: bytes
     ) -> web.StreamResponse:
         self._note(stream.response)
-        response = web.StreamResponse(status=upstream.status, headers=self._headers(upstream))
+        response = _Stream(status=upstream.status, headers=self._headers(upstream))
         if self._request.version < HttpVersion11:
             response.force_close()  # nothing else can end it: there is no length and no chunk
         await response.prepare(self._request)
