@@ -165,10 +165,12 @@ class VirtualRouter:
         parts: Parts = USUAL,
         resources: Resources = NO_RESOURCES,
         model: str = "replayed",
+        versions: Sequence[str] = (),
     ) -> None:
+        """`versions`: of the engines, where they are of several classes."""
         self._names = [EngineId(f"engine-{number}") for number in range(1, engines + 1)]
         self._numbers = {name: number for number, name in enumerate(self._names)}
-        self._cluster = _cluster(self._names, model)
+        self._cluster = _cluster(self._names, model, versions or [""] * engines)
         self._clock, self._prompts, self._index = VirtualClock(), Prompts(), Index(self._names)
         self._request, self._look_at = _request(model), 0.0
         self._open: dict[int, tuple[Routed, Paired]] = {}
@@ -262,17 +264,17 @@ def _service(decider: Decider, rng: random.Random) -> Service:
     )
 
 
-def _cluster(names: Sequence[EngineId], model: str) -> Cluster:
+def _cluster(names: Sequence[EngineId], model: str, versions: Sequence[str]) -> Cluster:
     """Return a cluster that discovery found and agents have reported on."""
     cluster = Cluster()
-    cluster.assign([_engine(name, model) for name in names])
+    cluster.assign([_engine(*each, model) for each in zip(names, versions, strict=True)])
     for name in names:
         cluster.observe_status(name, Status(Events.LIVE, block_size=ENGINE_BLOCK), HEARD_AT)
         cluster.observe_digest(name, FIRST, True, False, HEARD_AT)
     return cluster
 
 
-def _engine(name: EngineId, model: str) -> Engine:
+def _engine(name: EngineId, version: str, model: str) -> Engine:
     return Engine(
         id=name,
         base_url=f"http://{name}:8000",
@@ -280,6 +282,7 @@ def _engine(name: EngineId, model: str) -> Engine:
         group=GROUP,
         models=(ServedModel(ModelName(model)),),
         node=NodeId("replay"),
+        version=version,
         events="tcp://replayed:1",
     )
 
