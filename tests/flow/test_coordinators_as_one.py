@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -42,9 +42,10 @@ BURST_S = 2.0
 MOST = 45.0
 """Per cent that one of three engines may get."""
 
-HOT = ids(7, 6144)
-"""Cached on one engine alone: 0.3 s of work for the others."""
+HOT = [ids(7 + number, 6144) for number in range(3)]
+"""Each cached on one engine alone: 0.3 s of work for the others."""
 
+TAIL = 100
 FAST_STEPS = (
     "--base-step-s",
     "0.001",
@@ -55,38 +56,46 @@ FAST_STEPS = (
 )
 
 
-async def burst(folder: Path, *, relays: bool) -> list[float]:
-    """Return the engines' shares of a burst with one prefix, that one engine has cached."""
+async def bursts(folder: Path, *, relays: bool) -> list[float]:
+    """Return the largest share of an engine in each of three bursts, in order of size."""
     async with fleet(
         folder, relays=relays, engine_words=FAST_STEPS, settings={"step_s": 0.001}
     ) as there:
         await there.until(there.all_ready)
-        hot = there.engines[0]
-        await there.cache(hot, HOT)
-        for name in NAMES:
-            await there.until(partial(there.knows, name, hot, [*HOT, 1, 2], len(HOT)))
+        return sorted([await burst(there, *each) for each in zip(there.engines, HOT, strict=True)])
 
-        async def one(number: int) -> Answer:
-            await asyncio.sleep(BURST_S * number / BURST)
-            prompt = [*HOT, *ids(1000 + number, 200)]
-            return await there.complete(NAMES[number % len(NAMES)], prompt)
 
-        answers = await asyncio.gather(*map(one, range(BURST)))
-        assert {answer.status for answer in answers} == {200}
-        return shares(answers, there.engines)
+async def burst(there: Fleet, hot: str, prefix: Sequence[int]) -> float:
+    """Return the largest share of a burst with one prefix, that one engine has cached."""
+    await there.cache(hot, prefix)
+    for name in NAMES:
+        await there.until(partial(there.knows, name, hot, [*prefix, 1, 2], len(prefix)))
+
+    async def one(number: int) -> Answer:
+        await asyncio.sleep(BURST_S * number / BURST)
+        prompt = [*prefix, *ids(1000 + number, TAIL)]
+        return await there.complete(NAMES[number % len(NAMES)], prompt)
+
+    answers = await asyncio.gather(*map(one, range(BURST)))
+    assert {answer.status for answer in answers} == {200}
+    return shares(answers, there.engines)[0]
 
 
 async def test_a_burst_over_all_coordinators_finds_no_engine_too_often(
     tmp_path: Path, show: Print
 ) -> None:
-    """Without the agents' word of the others each sends what one engine alone could take."""
+    """Without the agents' word of the others each sends what one engine alone could take.
+
+    Of three bursts the middle one counts: how a machine shares its cores out is luck.
+    """
     (tmp_path / "with").mkdir()
     (tmp_path / "without").mkdir()
-    together = await burst(tmp_path / "with", relays=True)
-    apart = await burst(tmp_path / "without", relays=False)
-    show(f"shares in per cent: with the others' sums {_round(together)}, without {_round(apart)}")
-    assert together[0] <= MOST
-    assert apart[0] > MOST, "else this test could not fail"
+    together = await bursts(tmp_path / "with", relays=True)
+    apart = await bursts(tmp_path / "without", relays=False)
+    show(f"largest shares: {_round(together)} %, without the others' word {_round(apart)} %")
+    assert together[1] <= MOST
+    assert apart[1] > together[1]
+    assert apart[2] > MOST, "else this test could not fail"
 
 
 def _round(values: list[float]) -> list[float]:
