@@ -37,7 +37,7 @@ STORE_RETRY_S = 1.0
 """Between two tries to number an assignment while the store is away."""
 
 TELL_S = 0.05
-TELL_EACH_S = 0.001
+TELL_EACH_S = 0.0015
 """Between two looks at what agents are to be told of requests in flight: so long, or so long for
 each of them where there are many, for each word costs as much as a request's part."""
 

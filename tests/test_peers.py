@@ -1,6 +1,8 @@
 """What coordinators have in flight, on its way from one to the others."""
 
 import math
+from collections import Counter
+from random import Random
 
 import pytest
 
@@ -207,6 +209,56 @@ def test_prompts_that_others_have_sent_count_as_deep_as_they_agree() -> None:
     assert made.sums == {}, "a claim is no request"
     made.look(SILENT_S + 0.1)
     assert made.units(prompt("abcde")) == {}
+
+
+def test_whatever_words_come_and_go_nothing_is_left_over() -> None:
+    """Against a model that adds up all words anew each time."""
+    rng, made, model = Random(7), peers(), dict[NodeId, dict[str, dict[EngineId, InFlight]]]()
+    own = {N: (A,), M: (B,)}
+    texts = ["a", "ab", "abc", "xy"]
+    for step in range(400):
+        node = rng.choice([N, M])
+        words = {
+            name: {
+                engine: InFlight(rng.randrange(3), claimed=packed(rng.choice(texts)))
+                for engine in own[node]
+                if rng.random() < 0.7
+            }
+            for name in rng.sample(["one", "two", "three"], rng.randrange(4))
+        }
+        if step == 399 or rng.random() < 0.1:
+            made.leave(node, 0.0)
+            model.pop(node, None)
+        else:
+            said = [Word(name, engines, 0.0) for name, engines in words.items()]
+            made.hear(node, said, own[node], 0.0)
+            model[node] = words
+        said_of = [each for words in model.values() for each in words.values()]
+        sums = Counter[EngineId]()
+        for engines in said_of:
+            sums.update({engine: has.outstanding for engine, has in engines.items()})
+        assert {engine: has.outstanding for engine, has in made.sums.items()} == +sums
+        for text in texts:
+            claimed = [(e, has.claimed) for each in said_of for e, has in each.items()]
+            assert made.units(prompt(text)) == {
+                engine: depth * 64
+                for engine in (A, B)
+                for depth in [max((common(text, c) for e, c in claimed if e == engine), default=0)]
+                if depth
+            }
+    made.leave(N, 0.0)
+    made.leave(M, 0.0)
+    assert (made.sums, [made.units(prompt(text)) for text in texts]) == ({}, [{}] * 4)
+
+
+def packed(text: str) -> bytes:
+    """Return what is told of a claimed prompt."""
+    return b"".join(key.to_bytes(8, "little") for key in prompt(text)[15::16])
+
+
+def common(text: str, claimed: bytes) -> int:
+    """Return how many letters a prompt shares with one that was claimed so."""
+    return sum(packed(text[:end])[-8:] in claimed for end in range(1, len(text) + 1))
 
 
 def test_claims_that_hold_at_their_end_alone_are_not_told() -> None:

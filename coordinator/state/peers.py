@@ -7,7 +7,7 @@ credited with the time since. Our own word never comes back: it is dropped by na
 
 import struct
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.inflight import HEAD_CREDIT, PeerSum
@@ -37,14 +37,26 @@ class Word:
     age_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Heard:
     engines: Mapping[EngineId, InFlight]
+    claims: Mapping[EngineId, frozenset[BlockKey]]
     at: float | None
     """When it was so, in our monotonic seconds."""
 
     def counts(self, now: float) -> bool:
         return self.at is not None and now - self.at <= SILENT_S
+
+
+@dataclass(slots=True)
+class _Node:
+    """What the words of one node's agent came to at the last look."""
+
+    words: dict[str, _Heard] = field(default_factory=dict)
+    engines: set[EngineId] = field(default_factory=set)
+    """Those in the sums."""
+    counting: list[_Heard] = field(default_factory=list)
+    claims: dict[EngineId, frozenset[BlockKey]] = field(default_factory=dict)
 
 
 class Own:
@@ -75,9 +87,9 @@ class Peers:
     def __init__(self) -> None:
         self.sums: dict[EngineId, PeerSum] = {}
         """By engine, where there is anything."""
-        self._claimed: dict[EngineId, set[BlockKey]] = {}
+        self._claimers: dict[BlockKey, set[EngineId]] = {}
         self._me = ""
-        self._heard: dict[NodeId, dict[str, _Heard]] = {}
+        self._nodes: dict[NodeId, _Node] = {}
 
     def call_me(self, name: str) -> None:
         """Note what agents know this coordinator by."""
@@ -85,7 +97,7 @@ class Peers:
 
     def has(self, node: NodeId) -> bool:
         """Return whether a node's agent has others to tell of us."""
-        return bool(self._heard.get(node))
+        return node in self._nodes and bool(self._nodes[node].words)
 
     def hear(
         self,
@@ -98,83 +110,113 @@ class Peers:
 
         Of engines that are `assigned` to it: one that moves may be in two agents' words.
         """
-        self._heard[node] = {
-            word.coordinator: _Heard(
-                {engine: has for engine, has in word.engines.items() if engine in assigned},
-                None if word.age_s is None else received_at - word.age_s,
-            )
+        known = self._nodes.setdefault(node, _Node())
+        known.words = {
+            word.coordinator: _heard(word, assigned, received_at)
             for word in words
             if word.coordinator != self._me
         }
-        self.look(received_at)
+        self._bring(known, received_at)
 
     def leave(self, node: NodeId, now: float) -> None:
         """Forget what a node's agent said: its stream ended."""
-        if self._heard.pop(node, None):
-            self.look(now)
+        if known := self._nodes.pop(node, None):
+            known.words = {}
+            self._bring(known, now)
 
     def look(self, now: float) -> None:
         """Let time pass: bring the sums up to date."""
-        sums: dict[EngineId, PeerSum] = {}
-        claimed: dict[EngineId, set[BlockKey]] = {}
-        for words in self._heard.values():
-            for heard in words.values():
-                if heard.at is None or not heard.counts(now):
-                    continue
-                since = now - heard.at
-                for engine, has in heard.engines.items():
-                    wait_s = max(has.wait_s - since, (1 - HEAD_CREDIT) * has.wait_s)
-                    if has.claimed:
-                        claimed.setdefault(engine, set()).update(_unpacked(has.claimed))
-                    if not has.outstanding:
-                        continue
-                    before = sums.get(engine, NOTHING)
-                    sums[engine] = PeerSum(
-                        before.outstanding + has.outstanding,
-                        before.queued_tokens + has.queued_tokens,
-                        before.queued + has.queued,
-                        before.wait_s + wait_s,
-                    )
-        self.sums.clear()
-        self.sums.update(sums)
-        self._claimed = claimed
+        for known in self._nodes.values():
+            self._bring(known, now)
 
     def units(self, keys: Sequence[BlockKey]) -> dict[EngineId, int]:
         """Return how many leading units engines will hold, by what others have sent them.
 
         `keys` are those of a prompt as the overlay has them.
         """
-        if not self._claimed:
+        if not self._claimers:
             return {}  # nearly always
-        every = CLAIM_UNITS // STRIDE
-        marks = [keys[depth - 1] for depth in range(every, len(keys) + 1, every)]
         found: dict[EngineId, int] = {}
-        for engine, claimed in self._claimed.items():
-            if depth := next((n for n in range(len(marks), 0, -1) if marks[n - 1] in claimed), 0):
-                found[engine] = depth * CLAIM_UNITS
+        every = CLAIM_UNITS // STRIDE
+        for depth in range(every, len(keys) + 1, every):
+            if claimers := self._claimers.get(keys[depth - 1]):
+                found |= dict.fromkeys(claimers, depth * STRIDE)
         return found
+
+    def _bring(self, known: _Node, now: float) -> None:
+        """Bring what is said of one node's engines up to date."""
+        counting = [heard for heard in known.words.values() if heard.counts(now)]
+        sums = _added_up(counting, now)
+        for gone in known.engines - sums.keys():
+            self.sums.pop(gone, None)
+        self.sums.update(sums)
+        known.engines = set(sums)
+        if counting != known.counting:
+            known.counting = counting
+            self._claim(known)
+
+    def _claim(self, known: _Node) -> None:
+        """Bring who has claimed which key in line with the words that count."""
+        before, known.claims = known.claims, {}
+        for heard in known.counting:
+            for engine, keys in heard.claims.items():
+                known.claims[engine] = known.claims.get(engine, NO_KEYS) | keys
+        for engine in before.keys() | known.claims.keys():
+            old, new = before.get(engine, NO_KEYS), known.claims.get(engine, NO_KEYS)
+            for key in old - new:
+                claimers = self._claimers[key]
+                claimers.discard(engine)
+                if not claimers:
+                    del self._claimers[key]
+            for key in new - old:
+                self._claimers.setdefault(key, set()).add(engine)
 
     def oldest_s(self, now: float) -> float | None:
         """Return the age of the oldest word of a coordinator that ever said one."""
-        said = (heard.at for words in self._heard.values() for heard in words.values())
+        said = (heard.at for known in self._nodes.values() for heard in known.words.values())
         ages = [now - at for at in said if at is not None]
         return max(ages, default=None)
 
     def coordinators(self) -> frozenset[str]:
         """Return whose words are here."""
-        return frozenset(name for words in self._heard.values() for name in words)
+        return frozenset(name for known in self._nodes.values() for name in known.words)
 
     def shown(self, now: float) -> list[dict[str, Any]]:
         """Return each word, engine by engine, for people."""
         return [
             inflight_json(name, engine, has, None if heard.at is None else now - heard.at)
-            for _, words in sorted(self._heard.items())
-            for name, heard in sorted(words.items())
+            for _, known in sorted(self._nodes.items())
+            for name, heard in sorted(known.words.items())
             for engine, has in sorted(heard.engines.items())
         ]
 
 
 NOTHING = PeerSum(0, 0)
+NO_KEYS: frozenset[BlockKey] = frozenset()
+
+
+def _heard(word: Word, assigned: Container[EngineId], received_at: float) -> _Heard:
+    engines = {engine: has for engine, has in word.engines.items() if engine in assigned}
+    claims = {engine: _unpacked(has.claimed) for engine, has in engines.items() if has.claimed}
+    return _Heard(engines, claims, None if word.age_s is None else received_at - word.age_s)
+
+
+def _added_up(words: Sequence[_Heard], now: float) -> dict[EngineId, PeerSum]:
+    """Return what coordinators have in flight by engine, their prefills credited with time."""
+    sums: dict[EngineId, PeerSum] = {}
+    for heard in words:
+        since = 0.0 if heard.at is None else now - heard.at
+        for engine, has in heard.engines.items():
+            if has.outstanding:
+                wait_s = max(has.wait_s - since, (1 - HEAD_CREDIT) * has.wait_s)
+                before = sums.get(engine, NOTHING)
+                sums[engine] = PeerSum(
+                    before.outstanding + has.outstanding,
+                    before.queued_tokens + has.queued_tokens,
+                    before.queued + has.queued,
+                    before.wait_s + wait_s,
+                )
+    return sums
 
 
 def inflight_json(
@@ -191,5 +233,5 @@ def _packed(keys: Sequence[BlockKey]) -> bytes:
     return struct.pack(f"<{len(keys)}Q", *keys)
 
 
-def _unpacked(packed: bytes) -> tuple[BlockKey, ...]:
-    return struct.unpack(f"<{len(packed) // KEY_BYTES}Q", packed)
+def _unpacked(packed: bytes) -> frozenset[BlockKey]:
+    return frozenset(struct.unpack(f"<{len(packed) // KEY_BYTES}Q", packed))
