@@ -23,11 +23,13 @@ class Pair:
 class Authority:
     """Signs certificates that are valid for a day, into one folder."""
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(
+        self, folder: Path, name: str = "authority", hours: tuple[float, float] = (-1, 24)
+    ) -> None:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        made = self._builder(self._name, self._key).add_extension(
+        made = self._builder(self._name, self._key, hours).add_extension(
             x509.BasicConstraints(ca=True, path_length=0), critical=True
         )
         self.file = str(folder / f"{name}.pem")

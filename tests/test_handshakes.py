@@ -37,6 +37,7 @@ FAILED = (
         (FAILED + "PEER_DID_NOT_RETURN_A_CERTIFICATE: Invalid certificate verif", MISSING),
         (FAILED + "TLSV1_ALERT_UNKNOWN_CA: Invalid certificate verification context", OURS),
         (FAILED + "SSLV3_ALERT_CERTIFICATE_EXPIRED: Invalid", OURS),
+        (FAILED + "BAD_PACKET_LENGTH: Invalid certificate verification context", OURS),
         (FAILED + "WRONG_VERSION_NUMBER: Invalid certificate verification context", PLAINTEXT),
         (FAILED + "HTTP_REQUEST: Invalid certificate verification context", PLAINTEXT),
         (FAILED + "NO_SHARED_CIPHER: Invalid certificate verification context", OTHER),

@@ -72,7 +72,8 @@ _WORDS = (
     (re.compile(r"certificate is not yet valid"), NOT_YET_VALID),
     (re.compile(r"PEER_DID_NOT_RETURN_A_CERTIFICATE"), MISSING),
     (re.compile(r"CERTIFICATE_VERIFY_FAILED"), FOREIGN),
-    (re.compile(r"_ALERT_"), OURS),
+    # OpenSSL sends its alert in clear where BoringSSL expects a packet that is encrypted.
+    (re.compile(r"_ALERT_|BAD_PACKET_LENGTH"), OURS),
     (re.compile(r"WRONG_VERSION_NUMBER|HTTP_REQUEST|HTTPS_PROXY_REQUEST"), PLAINTEXT),
 )
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from agent.config import AgentConfig, CoordinatorTls
 from agent.dialling import Dialling
 from agent.report import Reporter
-from coordinator.trust.handshakes import CAUSES
+from coordinator.trust.handshakes import CAUSES, NAME, OURS, PLAINTEXT, Cause
 from lineside.ids import NodeId
 from tests.authority import Authority, Pair
 from tests.streams import CLOCK, FakeHub
@@ -113,6 +114,10 @@ async def until(holds: Any, limit_s: float = 10.0) -> None:
             await asyncio.sleep(0.02)
 
 
+def said_there(running: Coordinator, cause: Cause) -> bool:
+    return cause.text in running.reasons()
+
+
 def beside(authority: Authority, other: Authority) -> str:
     """Add another authority to the first one's file."""
     both = Path(authority.file).read_bytes() + Path(other.file).read_bytes()
@@ -179,10 +184,11 @@ async def test_an_agent_trusts_nobody_but_a_coordinator_of_its_authority_and_nam
     async with coordinator(tmp_path) as running:
         pair = running.authority.sign("agent", uris=for_node(NODE))
         stranger = Authority(tmp_path, "stranger")
-        for dialling, text in (
-            (shows(stranger.file, pair), "is signed by none of the authorities in `tls.ca_file`"),
-            (shows(running.authority.file, pair, "other.svc"), "is not for `other.svc`"),
-            (Dialling.plaintext(), "the coordinator asks for TLS: set `transport: tls`"),
+        ca = running.authority.file
+        for dialling, text, cause in (
+            (shows(stranger.file, pair), "none of the authorities in `tls.ca_file`", OURS),
+            (shows(ca, pair, "other.svc"), "is not for `other.svc`", NAME),
+            (Dialling.plaintext(), "the coordinator asks for TLS: set `transport: tls`", PLAINTEXT),
         ):
             caplog.clear()
             async with agent(dialling, running.grpc) as reporter:
@@ -190,6 +196,7 @@ async def test_an_agent_trusts_nobody_but_a_coordinator_of_its_authority_and_nam
                 assert not reporter.connected
             ((event, reason),) = set(words(caplog, running.grpc))
             assert (event, text in reason) == ("no trust", True), reason
+            await until(partial(said_there, running, cause))
         async with agent(
             shows(running.authority.file, pair, "lineside-agents.svc"), running.grpc
         ) as it:

@@ -147,3 +147,38 @@ async def test_in_plaintext_all_of_it_can_be_read(tmp_path: Path) -> None:
     assert seen_in_clear(wire) == secrets_of().keys()
     with pytest.raises(AssertionError, match="no record at byte"):
         records(bytes(wire.up))
+
+
+@pytest.mark.parametrize(
+    ("hours", "agent", "coordinator"),
+    [
+        pytest.param((-9, -1), "has expired: renew it there", "the certificate ended on", id="old"),
+        pytest.param((1, 24), "is not valid yet: compare the clocks", "ends on", id="early"),
+        pytest.param((-1, 24 * 9), "", None, id="in order"),
+    ],
+)
+async def test_both_sides_say_what_is_wrong_with_a_coordinator_s_certificate(
+    hours: tuple[float, float], agent: str, coordinator: str | None, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path, hours=(-1, 24 * 30))
+    server = authority.sign("server", hours=hours)
+    trust = AgentTrust(Config(tls=AgentTls(server.cert, server.key)), CLOCK)
+    tls = CoordinatorTls(authority.file)
+    dialling = Dialling.of(AgentConfig(coordinators=("c:1",), tls=tls))
+    async with serving(Coordinator().servicer, "127.0.0.1:0", trust.credentials()) as address:
+        why = await dialling.to(address).why()
+    assert agent in why if agent else why == ""
+    said = [text for code, text in trust.degraded() if code == "certificate_ending"]
+    if coordinator is None:
+        assert said == []
+    else:
+        assert coordinator in said[0]
+
+
+async def test_an_agent_says_that_a_coordinator_speaks_no_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = CoordinatorTls(authority.file)
+    dialling = Dialling.of(AgentConfig(coordinators=("c:1",), tls=tls))
+    async with serving(Coordinator().servicer, "127.0.0.1:0") as address:
+        assert "speaks no TLS: set `transport: plaintext`" in await dialling.to(address).why()
+    assert await dialling.to(address).why() == ""  # nobody is there any more

@@ -71,6 +71,12 @@ async def test_a_process_serves_and_stops_on_sigterm() -> None:
             b"could not run",
             id="no such host",
         ),
+        pytest.param(
+            {"tls": {"cert_file": "/nowhere/tls.crt", "key_file": "/nowhere/tls.key"}},
+            3,
+            b"could not run: `tls.cert_file` cannot be read: no such file or directory",
+            id="no such certificate",
+        ),
     ],
 )
 async def test_what_cannot_run_says_why(config: dict[str, Any], code: int, said: bytes) -> None:
