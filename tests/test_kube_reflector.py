@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.kube import reflector as reflecting_module
 from coordinator.kube.api import JSON, Answer, ApiAway, Body, Query, Refused
 from coordinator.kube.reflector import LONGEST_PAUSE_S, Reflector
 from tests.manual_clock import ManualClock, settle
@@ -241,3 +242,30 @@ async def test_the_age_is_that_of_the_last_word() -> None:
         assert reflector.age_s(clock.now) == 29
         await clock.advance(11)
         assert reflector.age_s(clock.now) == 10
+
+
+async def test_a_list_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflecting_module, "MOST_PAGES", 3)
+    endless = [listed(found("a", 1), more="on") for _ in range(3)]
+    async with reflecting([*endless, listed(found("b", 1))], [[60.0]]) as (
+        reflector,
+        script,
+        clock,
+    ):
+        assert reflector.away == "a list has no end"
+        await clock.advance(1)
+        assert names(reflector) == ["b"]
+        assert script.asked == ["list", "list on", "list on", "list", "watch 5"]
+
+
+async def test_what_is_too_deep_even_when_cut_ends_nothing() -> None:
+    def read(_: Any) -> Any:
+        raise RecursionError
+
+    script = Script(ManualClock(), [listed(found("a", 8))], ())
+    reflector = Reflector(script, "/pods", read, script.clock, random.Random(1), lambda: None)
+    task = asyncio.create_task(reflector.run())
+    await settle()
+    assert not task.done() and reflector.away == "an object is nested too deep"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -388,3 +388,13 @@ def test_a_condition_is_as_kubernetes_has_it() -> None:
         "observedGeneration": 3,
         "lastTransitionTime": "t",
     }
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"null", b'{"metadata"', b"[" * 5_000])
+async def test_an_answer_that_is_no_object_ends_nothing(body: bytes) -> None:
+    async with bench(stored()) as b:
+        b.server.answers = [Answer(200, body)]
+        await b.want((an(), good(an())))
+        assert b.writer.problem == "its answer is no object"
+        await b.want((an(), good(an())))
+        assert (b.writer.problem, b.writer.counts["written"]) == ("", 2)

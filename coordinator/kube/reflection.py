@@ -10,6 +10,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from coordinator.kube.reading import decoded
+
 Object: TypeAlias = Mapping[str, Any]
 """An object, as JSON has it."""
 
@@ -59,7 +61,7 @@ class Reflection(Generic[T]):
     def apply(self, line: bytes) -> bool:
         """Take one event; return whether anything changed. Raises `Gone` and `Broken`."""
         try:
-            event = msgspec.json.decode(line, type=_Event)
+            event = decoded(line, _Event)
         except msgspec.MsgspecError:
             raise Broken("an event cannot be read") from None
         if event.type == "ERROR":

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from coordinator.kube.api import Answer, Api, ApiAway, Query, Refused
+from coordinator.kube.reading import decoded
 from coordinator.kube.reflection import GONE, Broken, Gone, Object, Reflection
 from lineside import logs
 from lineside.clock import Clock
@@ -22,6 +23,9 @@ T = TypeVar("T")
 
 PAGE = 500
 """Objects in one answer of a list."""
+
+MOST_PAGES = 1000
+"""Of one list: half a million objects. A server that always has more makes no sense."""
 
 WATCH_S = 60.0
 """A watch is asked to end after this long and up to half as long again: one that is silent for
@@ -96,6 +100,10 @@ class Reflector(Generic[T]):
             self.copy.revision = None
             self._set_away(str(error))
             return self._failed_again()
+        except RecursionError:
+            self.copy.revision = None
+            self._set_away("an object is nested too deep")
+            return self._failed_again()
 
     async def _follow(self) -> float:
         """List if need be, and watch for as long as that lasts."""
@@ -111,7 +119,7 @@ class Reflector(Generic[T]):
     async def _list(self) -> float:
         objects: list[Object] = []
         token = ""
-        while True:
+        for _ in range(MOST_PAGES):
             query = [("limit", str(PAGE)), *([("continue", token)] if token else ())]
             answer = await self._api.ask("GET", self.path, query)
             if answer.status == GONE:
@@ -120,9 +128,11 @@ class Reflector(Generic[T]):
                 raise Refused(answer)
             page = _page(answer)
             objects += page.items or ()
-            if not (token := page.metadata.get("continue") or ""):
+            if not (token := page.metadata.more or ""):
                 break
-        revision = page.metadata.get("resourceVersion")
+        else:
+            raise Broken("a list has no end")
+        revision = page.metadata.revision
         if not revision:
             raise Broken("a list names no revision")
         self.lists += 1
@@ -187,13 +197,18 @@ class Reflector(Generic[T]):
         self.away = why
 
 
+class _PageMetadata(msgspec.Struct):
+    revision: str | None = msgspec.field(name="resourceVersion", default=None)
+    more: str | None = msgspec.field(name="continue", default=None)
+
+
 class _Page(msgspec.Struct):
-    metadata: dict[str, Any]
+    metadata: _PageMetadata
     items: list[dict[str, Any]] | None = None
 
 
 def _page(answer: Answer) -> _Page:
     try:
-        return msgspec.json.decode(answer.body, type=_Page)
+        return decoded(answer.body, _Page)
     except msgspec.MsgspecError:
         raise Broken("a list cannot be read") from None

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
-from coordinator.kube.api import JSON_PATCH, Api, ApiAway
+from coordinator.kube.api import JSON_PATCH, Answer, Api, ApiAway
 from coordinator.kube.conditions import (
     Condition,
     Said,
@@ -24,6 +25,7 @@ from coordinator.kube.conditions import (
     without_names,
 )
 from coordinator.kube.kinds import BY_NAME, EVENTS
+from coordinator.kube.reading import decoded
 from coordinator.kube.reflection import Object
 from coordinator.kube.written import Ident, Written, written
 from lineside import logs
@@ -136,8 +138,7 @@ class StatusWriter:
             answer = await self._api.ask("PATCH", f"{path}/status", (), patch, JSON_PATCH)
             if answer.is_good:
                 self.counts["written"] += 1
-                found = msgspec.json.decode(answer.body)
-                self._after[ident] = (due.object.revision, written(ident[0], found))
+                self._after[ident] = (due.object.revision, _written(ident, answer))
                 for condition in transitions(known, due.said):
                     await self._tell(due.object, condition)
                 break
@@ -149,7 +150,7 @@ class StatusWriter:
             if not fresh.is_good:
                 self._failed(ident, fresh.status, fresh.reason)
                 break
-            known = written(ident[0], msgspec.json.decode(fresh.body))
+            known = _written(ident, fresh)
             if known.form.generation != due.said.generation:
                 break  # it is to be judged anew
             self._after[ident] = (due.object.revision, known)
@@ -176,6 +177,13 @@ class StatusWriter:
         # The name is made of what is said, so that two leaders in a row say it once.
         sent = answer.is_good or answer.status == 409
         self.counts["event" if sent else "event_failed"] += 1
+
+
+def _written(ident: Ident, answer: Answer) -> Written:
+    try:
+        return written(ident[0], decoded(answer.body, dict[str, Any]))
+    except msgspec.MsgspecError:
+        raise ApiAway("its answer is no object") from None
 
 
 class _MayNot(Exception):

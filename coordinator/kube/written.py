@@ -15,10 +15,14 @@ from policies.model import API_VERSION
 Ident: TypeAlias = tuple[str, str, str]
 """Kind, namespace and name."""
 
+CONDITIONS = "conditions"
+
 IN_FORCE = "inForce"
 """The field of a status that keeps a form."""
 
 _KEPT_METADATA = ("name", "namespace", "labels", "annotations")
+
+_TOO_DEEP = "nested too deep"
 
 _BULKY = "kubectl.kubernetes.io/last-applied-configuration"
 """An annotation that repeats the whole object."""
@@ -45,6 +49,7 @@ class Written:
     kept: Form | None
     """What its status says is in force instead."""
     status: Any
+    """Its conditions; what else is in it may be as large as somebody likes."""
 
     @property
     def source(self) -> str:
@@ -71,7 +76,7 @@ def written(kind: str, found: Object) -> Written:
         str(metadata.get("creationTimestamp", "")),
         form,
         _kept(kind, found, uid, status.get(IN_FORCE)),
-        status,
+        {name: status[name] for name in status if name == CONDITIONS},
     )
 
 
@@ -81,7 +86,10 @@ def _document(kind: str, found: Object, spec: Any) -> bytes:
     if _BULKY in _mapping(said.get("annotations")):
         said["annotations"] = {k: v for k, v in said["annotations"].items() if k != _BULKY}
     whole = {"apiVersion": API_VERSION, "kind": kind, "metadata": said, "spec": spec}
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2)
+    try:
+        return msgspec.json.format(msgspec.json.encode(whole), indent=2)
+    except RecursionError:  # nearly too deep to be read at all: what stands for it is refused, too
+        return msgspec.json.format(msgspec.json.encode({**whole, "spec": _TOO_DEEP}), indent=2)
 
 
 def _kept(kind: str, found: Object, uid: str, said: Any) -> Form | None:
