@@ -18,6 +18,7 @@ def engine(name: str, stride: int = 4) -> Engine:
 
 
 A, B = engine("a"), engine("b")
+CANNOT_OPEN = "SQLite: unable to open database file: its folder is not there, or cannot be written"
 
 
 @dataclass
@@ -99,7 +100,7 @@ async def test_while_the_store_is_away_the_last_number_serves(tmp_path: Path) ->
     coordinator.cluster.assign([A])
     assert await coordinator.numbering.follow()  # agents have to hear of the engines
     assert coordinator.numbering.number == 0
-    assert coordinator.numbering.away == "SQLite: unable to open database file"
+    assert coordinator.numbering.away == CANNOT_OPEN
     assert coordinator.numbering.is_due
     assert not await coordinator.numbering.follow()
     folder.mkdir()
@@ -139,7 +140,7 @@ async def test_a_store_says_why_it_is_away(tmp_path: Path) -> None:
     try:
         await store.get("k")
     except StoreUnavailable as error:
-        assert str(error) == "SQLite: unable to open database file"
+        assert str(error) == CANNOT_OPEN
     else:
         raise AssertionError("there is no such folder")
     await store.close()

@@ -60,7 +60,7 @@ async def test_a_port_that_is_taken(
 async def test_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
     path = tmp_path / "no such folder" / "store"
     said = await last_words("coordinator.main", {**COORDINATOR, "store": f"sqlite:{path}"})
-    reason = "SQLite: unable to open database file"
+    reason = "SQLite: unable to open database file: its folder is not there, or cannot be written"
     assert said == f"could not run: cannot use the store `sqlite:{path}`: {reason}"
 
 
