@@ -1,15 +1,19 @@
 """Which form of each object is in force."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.kube import judging
 from coordinator.kube.judging import NOTHING, Judgement, judge
 from coordinator.kube.settings import Kubernetes
 from coordinator.kube.written import Ident, Written, written
+from lineside.findings import Finding
+from policies.lint import lint
+from policies.load import Located
 
 KEYS = Kubernetes(key_variables=("ALLOWED",))
 
@@ -264,3 +268,62 @@ def test_the_last_good_form_of_each_object_is_in_force(steps: list[tuple[str, st
             n for n, each in objects.items() if each.form.generation != expected.get(n)
         }
         assert set(refused) <= set(judgement.findings)  # others may have warnings
+
+
+ACCEPTED = {"conditions": [{"type": "Accepted", "status": "True", "observedGeneration": 1}]}
+
+
+def elsewhere(each: Written, namespace: str, **status: Any) -> Written:
+    """The same object in another namespace."""
+    kind, _, name = each.ident
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": f"{namespace}-{name}",
+        "generation": each.form.generation,
+        "creationTimestamp": each.created,
+    }
+    return written(kind, {"metadata": metadata, "spec": {}, "status": status})
+
+
+def test_a_name_is_not_taken_over_by_a_restart() -> None:
+    """However namespaces and times sort: who comes second is refused by whoever looks."""
+    first, second = pool("x", "2"), elsewhere(pool("x", "3"), "a")
+    running = judged(judged(NOTHING, first), second, first)
+    assert running.refused == {second.ident}
+    assert judged(NOTHING, second, first).in_force == running.in_force, "by age"
+    older = elsewhere(pool("x", "1"), "a")
+    accepted = an("InferencePool", "x", {}, status=ACCEPTED)
+    assert judged(NOTHING, older, accepted).refused == {older.ident}, "by its status"
+
+
+def test_what_a_status_keeps_and_cannot_be_read_is_not_in_force() -> None:
+    kept = {"inForce": {"generation": 1, "spec": {"rules": "none"}}}
+    assert generations(judged(NOTHING, bad("a", status=kept))) == {}
+    unreadable = an("InferencePolicy", "a", {"rules": "none"}, status=ACCEPTED)
+    now = judged(NOTHING, unreadable)
+    assert (generations(now), now.refused) == ({}, {unreadable.ident})
+
+
+def test_an_accepted_form_that_others_made_wrong_outlives_a_restart() -> None:
+    before = judged(NOTHING, provider("x"))
+    clash = an("InferencePool", "x", {}, created="0")
+    assert judged(before, provider("x"), clash).refused == {clash.ident}
+    spec = {"type": "OpenAI", "models": [{"name": "m"}]}
+    accepted = an("InferenceProvider", "x", spec, status=ACCEPTED)
+    assert judged(NOTHING, accepted, clash).refused == {clash.ident}
+
+
+def test_one_bad_change_among_many_costs_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    def counting(located: Sequence[Located]) -> list[Finding]:
+        looks.append(len(located))
+        return lint(located)
+
+    monkeypatch.setattr(judging, "lint", counting)
+    before = judged(NOTHING, provider("x"))
+    policies = [policy(f"p{number}") for number in range(32)]
+    now = judged(before, provider("x"), pool("x"), *policies)
+    assert now.refused == {("InferencePool", "n", "x")} and len(now.in_force) == 33
+    assert len(looks) < 20

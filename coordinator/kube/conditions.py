@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from coordinator.kube.written import IN_FORCE, Form, Written
+from coordinator.kube.written import ACCEPTED, IN_FORCE, Form, Written
 from lineside.findings import Finding
 from policies.status import MAX_CONDITIONS
 
-ACCEPTED, RESOLVED, PROGRAMMED = "Accepted", "ResolvedRefs", "Programmed"
+RESOLVED, PROGRAMMED = "ResolvedRefs", "Programmed"
 
 MESSAGE_CHARS = 4_000
 """Of one condition; more findings are counted."""

@@ -4,7 +4,7 @@ A change that is wrong, by itself or beside the others, changes nothing of what 
 others' deletion made wrong stays in force, and the finding says so: nobody changed it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -83,7 +83,8 @@ class _Court:
         self._keys = keys
         self._objects = {each.ident: each for each in objects}
         self._idents = {each.source: each.ident for each in objects}
-        self._good = {each.ident: form for each in objects if (form := _good(each, before))}
+        self._ages = {each.source: each.created for each in objects}
+        self._good = _readable({i: f for each in objects for i, f in _good(each, before)}, before)
         self._refused: dict[Ident, list[Finding]] = {}
 
     def sit(self) -> Judgement:
@@ -95,7 +96,7 @@ class _Court:
             seen = self._look(forms)
         if seen.errors and (changed := self._changed(self._readable(now))):
             self._refused = {i: f for i, f in self._refused.items() if i not in changed}
-            forms, seen = self._one_by_one(self._readable(now), changed)
+            forms, seen = self._in_parts(self._readable(now), changed)
         refused = frozenset(i for i, each in self._objects.items() if forms.get(i) != each.form)
         said = {**self._by_object(seen.findings), **self._refused}
         fields = {
@@ -134,25 +135,34 @@ class _Court:
         changed = [i for i, form in forms.items() if self._good.get(i) != form]
         return sorted(changed, key=lambda i: (i not in self._good, self._objects[i].created, i))
 
-    def _one_by_one(
+    def _in_parts(
         self, forms: Forms, changed: Sequence[Ident]
     ) -> tuple[dict[Ident, Form], _Seen]:
-        """Let changes in that bring no new error; for when the errors are about others."""
+        """Let changes in that bring no new error; for when the errors are about others.
+
+        They are tried in parts, halved where one brings an error: a look at all takes a while.
+        """
         there = {i: form for i, form in forms.items() if i not in changed}
         there |= {i: self._good[i] for i in changed if i in self._good}
         seen = self._look(there)
-        for ident in changed:
-            tried = {**there, ident: forms[ident]}
+        left = [changed]  # the parts that are still to be tried, the next one last
+        while left:
+            part = left.pop()
+            tried = {**there, **{ident: forms[ident] for ident in part}}
             then = self._look(tried)
-            if new := _beyond(seen.errors, then.errors):
-                self._refused[ident] = new
-            else:
+            if not (new := _beyond(seen.errors, then.errors)):
                 there, seen = tried, then
+            elif len(part) == 1:
+                self._refused[part[0]] = new
+            else:
+                left += part[len(part) // 2 :], part[: len(part) // 2]
         return there, seen
 
     def _look(self, forms: Forms) -> _Seen:
         read = _read(forms)
-        findings = [*read.findings, *lint(read.located), *_of_keys(read.located, self._keys)]
+        # Of two that cannot both be, lint finds fault with the one that comes later.
+        by_age = sorted(read.located, key=lambda each: self._ages.get(each.source, ""))
+        findings = [*read.findings, *lint(by_age), *_of_keys(read.located, self._keys)]
         return _Seen(read.located, tuple(findings))
 
     def _by_object(self, findings: Iterable[Finding]) -> dict[Ident, list[Finding]]:
@@ -162,10 +172,20 @@ class _Court:
         return found
 
 
-def _good(each: Written, before: Forms) -> Form | None:
-    """Return the form that was in force, of this very object; a start has the status's word."""
+def _good(each: Written, before: Forms) -> Iterator[tuple[Ident, Form]]:
+    """Yield the form that was in force, of this very object; a start has the status's word."""
     form = before.get(each.ident)
-    return form if form is not None and form.uid == each.form.uid else each.kept
+    if form is None or form.uid != each.form.uid:
+        form = each.kept or (each.form if each.is_accepted else None)
+    if form is not None:
+        yield each.ident, form
+
+
+def _readable(good: Forms, before: Forms) -> dict[Ident, Form]:
+    """Leave out what a status says was good and cannot be read (any more)."""
+    told = {ident: form for ident, form in good.items() if before.get(ident) != form}
+    wrong = {each.place.source for each in _read(told).findings}
+    return {ident: form for ident, form in good.items() if source_of(ident) not in wrong}
 
 
 def _beyond(standing: Iterable[Finding], errors: Iterable[Finding]) -> list[Finding]:

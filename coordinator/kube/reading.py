@@ -27,7 +27,8 @@ def decoded(body: bytes, type: type[T]) -> T:
 
 def _cut(body: bytes) -> bytes:
     """Return JSON with `null` for what is nested too deep."""
-    kept, depth, taken_to = [], 0, 0
+    kept: list[bytes] = []
+    depth = taken_to = 0
     for part in _PARTS.finditer(body):
         match body[part.start() : part.start() + 1]:
             case b"[" | b"{":

@@ -20,6 +20,9 @@ CONDITIONS = "conditions"
 IN_FORCE = "inForce"
 """The field of a status that keeps a form."""
 
+ACCEPTED = "Accepted"
+"""The condition that says what was judged."""
+
 _KEPT_METADATA = ("name", "namespace", "labels", "annotations")
 
 _TOO_DEEP = "nested too deep"
@@ -48,6 +51,8 @@ class Written:
     form: Form
     kept: Form | None
     """What its status says is in force instead."""
+    is_accepted: bool
+    """Whether its status says that this very form was judged good."""
     status: Any
     """Its conditions; what else is in it may be as large as somebody likes."""
 
@@ -76,6 +81,7 @@ def written(kind: str, found: Object) -> Written:
         str(metadata.get("creationTimestamp", "")),
         form,
         _kept(kind, found, uid, status.get(IN_FORCE)),
+        _is_accepted(status.get(CONDITIONS), form.generation),
         {name: status[name] for name in status if name == CONDITIONS},
     )
 
@@ -90,6 +96,12 @@ def _document(kind: str, found: Object, spec: Any) -> bytes:
         return msgspec.json.format(msgspec.json.encode(whole), indent=2)
     except RecursionError:  # nearly too deep to be read at all: what stands for it is refused, too
         return msgspec.json.format(msgspec.json.encode({**whole, "spec": _TOO_DEEP}), indent=2)
+
+
+def _is_accepted(conditions: Any, generation: int) -> bool:
+    said = (_mapping(each) for each in (conditions if isinstance(conditions, list) else ()))
+    accepted = next((each for each in said if each.get("type") == ACCEPTED), {})
+    return (accepted.get("status"), accepted.get("observedGeneration")) == ("True", generation)
 
 
 def _kept(kind: str, found: Object, uid: str, said: Any) -> Form | None:
