@@ -302,7 +302,7 @@ def test_what_a_status_keeps_and_cannot_be_read_is_not_in_force() -> None:
     assert generations(judged(NOTHING, bad("a", status=kept))) == {}
     unreadable = an("InferencePolicy", "a", {"rules": "none"}, status=ACCEPTED)
     now = judged(NOTHING, unreadable)
-    assert (generations(now), now.refused) == ({}, {unreadable.ident})
+    assert generations(now) == {} and now.refused == {unreadable.ident}
 
 
 def test_an_accepted_form_that_others_made_wrong_outlives_a_restart() -> None:
