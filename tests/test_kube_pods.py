@@ -220,3 +220,16 @@ def test_a_name_that_is_taken_stays_whose_it_was() -> None:
     own = with_gateway_pools(Resources(), [selection]).pools
     made = with_gateway_pools(Resources(pools=own), [selection])
     assert made.pools == own and len(made.worker_sets) == 1
+
+
+@pytest.mark.parametrize(
+    ("ip", "read"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("fd00::0:7", "fd00::7"),
+        *((odd, "") for odd in ("1.2.3.4:5@x", "fe80::1%eth0", "a/../b", "127.0.0.1\r\nX: y", "1")),
+    ],
+)
+def test_only_what_can_stand_in_a_url_is_an_address(ip: str, read: str) -> None:
+    found = pod_of(written(podIP=ip))
+    assert found is not None and found.ip == read

@@ -4,6 +4,7 @@ listen. Pure.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 import msgspec
 
@@ -74,12 +75,21 @@ def pod_of(found: Object) -> Pod | None:
         metadata.namespace,
         metadata.uid,
         tuple(sorted(metadata.labels.items())),
-        status.podIP,
+        _address(status.podIP),
         said.spec.nodeName,
         any(each.type == "Ready" and each.status == "True" for each in status.conditions),
         metadata.deletionTimestamp is not None,
         status.phase in ENDED,
     )
+
+
+def _address(said: str) -> str:
+    """Return an address that can stand in a URL; empty: it is none."""
+    try:
+        address = ip_address(said)
+    except ValueError:
+        return ""
+    return "" if getattr(address, "scope_id", None) else str(address)
 
 
 @dataclass(frozen=True, slots=True)
