@@ -89,19 +89,17 @@ class Stream:
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what may be sent on."""
-        data = self._held + chunk if self._held else chunk
-        searched = max(0, len(self._held) - 3)  # no event ends in what is held
-        end = data.rfind(b"\n\n", searched) + 2 if self.has_content else 0
-        tail = data[end:]
-        if end < 2 or b"\r" in tail or len(tail) > HELD_BYTES:
-            return self._cut(data, searched)
-        head, self._held = (data[:end], tail) if tail else (data, b"")
-        # The common case, once content flows: nothing to take note of.
-        last, find, (usage, done, error) = (
-            head.rfind(b"\n\n", 0, end - 2) + 1,
-            head.find,
-            self.marks,
-        )
+        # The common case, once content flows: whole events, and nothing to take note of.
+        head = chunk
+        if self._held or not self.has_content or chunk[-2:] != b"\n\n":
+            data = self._held + chunk
+            searched = max(0, len(self._held) - 3)  # no event ends in what is held
+            end = data.rfind(b"\n\n", searched) + 2 if self.has_content else 0
+            tail = data[end:]
+            if end < 2 or b"\r" in tail or len(tail) > HELD_BYTES:
+                return self._cut(data, searched)
+            head, self._held = data[:end], tail
+        last, find, (usage, done, error) = head.rfind(b"\n\n", 0, -2) + 1, head.find, self.marks
         if find(usage, last) >= 0 or find(done, last) >= 0 or find(error, last) >= 0:
             return self._events(head)
         if self._reword is not None and find(b'"error"') >= 0:
