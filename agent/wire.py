@@ -10,6 +10,8 @@ from agent.assignment import Assigned, AssignedEngine, Scheme
 from agent.peers import Word
 from agent.signals import Observed
 from lineside.digest import (
+    KEY_BYTES,
+    MAX_CLAIMED,
     MAX_DELTAS,
     MAX_KEYS,
     MAX_REPORTS,
@@ -111,7 +113,7 @@ def _status(engine: EngineId, seen: Observed[Status], now: float) -> pb.EngineSt
     return pb.EngineStatus(
         engine=engine,
         observed_at_ms=_ms(seen.unix),
-        age_ms=_ms(now - seen.at),
+        age_ms=_age_ms(now - seen.at),
         events=_EVENTS[value.events],
         reason=value.reason,
         block_size=value.block_size,
@@ -129,7 +131,7 @@ def _load(engine: EngineId, seen: Observed[Load], now: float) -> pb.EngineLoad:
     return pb.EngineLoad(
         engine=engine,
         observed_at_ms=_ms(seen.unix),
-        age_ms=_ms(now - seen.at),
+        age_ms=_age_ms(now - seen.at),
         waiting=value.waiting,
         running=value.running,
         kv_cache_usage=value.kv_cache_usage,
@@ -164,7 +166,7 @@ def _gpus(seen: Observed[NodeGpus], now: float) -> pb.NodeGpu:
     ]
     return pb.NodeGpu(
         observed_at_ms=_ms(seen.unix),
-        age_ms=_ms(now - seen.at),
+        age_ms=_age_ms(now - seen.at),
         gpus=read,
         unavailable=seen.value.unavailable,
     )
@@ -177,17 +179,22 @@ def _word(coordinator: str, word: Word, now: float) -> pb.InFlight:
             outstanding=has.outstanding,
             queued_uncached_tokens=has.queued_tokens,
             queued=has.queued,
-            wait_ms=_ms(has.wait_s),
+            wait_ms=_age_ms(has.wait_s),
             claimed=has.claimed,
         )
         for engine, has in word.engines.items()
     ]
-    age_ms = None if word.at is None else _ms(now - word.at)
+    age_ms = None if word.at is None else _age_ms(now - word.at)
     return pb.InFlight(coordinator=coordinator, engines=engines, age_ms=age_ms)
 
 
 def _ms(seconds: float) -> int:
     return max(0, round(seconds * 1000))
+
+
+def _age_ms(seconds: float) -> int:
+    """Return what the wire has 32 bits for: 49 days, for as long as an engine may be away."""
+    return min(_ms(seconds), 2**32 - 1)
 
 
 def scheme(wire: pb.CoordinatorHello) -> Scheme:
@@ -222,7 +229,12 @@ def in_flight(wire: pb.InFlight) -> dict[EngineId, InFlight]:
             said.queued,
             said.queued_uncached_tokens,
             said.wait_ms / 1000,
-            said.claimed,
+            said.claimed if _is_claimed(said.claimed) else b"",
         )
         for said in wire.engines[:MAX_REPORTS]
     }
+
+
+def _is_claimed(keys: bytes) -> bool:
+    """Whether others take it: one coordinator must not end the others' streams by our word."""
+    return len(keys) % KEY_BYTES == 0 and len(keys) <= MAX_CLAIMED * KEY_BYTES

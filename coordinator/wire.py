@@ -6,13 +6,21 @@ A missing series is `None`, never zero. What only a newer agent can say is left 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from math import isfinite
+from typing import Any, TypeAlias
 
 from coordinator.engines import Doubt, Engine
 from coordinator.feed import Position, Reason
-from coordinator.state.peers import KEY_BYTES, MAX_CLAIMED, Word
+from coordinator.state.peers import Word
 from lineside import digest, hashing
-from lineside.digest import Delta, DeltaReader, MalformedDigest, SnapshotChunk
+from lineside.digest import (
+    KEY_BYTES,
+    MAX_CLAIMED,
+    Delta,
+    DeltaReader,
+    MalformedDigest,
+    SnapshotChunk,
+)
 from lineside.ids import EngineId
 from lineside.signals import Events, Gpu, InFlight, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
@@ -158,15 +166,21 @@ def _status(wire: pb.EngineStatus) -> EngineStatus:
 
 
 def _load(wire: pb.EngineLoad) -> EngineLoad:
-    series = {name: getattr(wire, name) for name in _LOAD_SERIES if wire.HasField(name)}
+    series = _measured(wire, _LOAD_SERIES)
     load = Load(**series, missing=tuple(wire.missing))
     return EngineLoad(EngineId(wire.engine), load, wire.age_ms / 1000)
 
 
 def _gpu(wire: pb.Gpu) -> Gpu:
-    values = {name: getattr(wire, name) for name in _GPU_VALUES if wire.HasField(name)}
+    values = _measured(wire, _GPU_VALUES)
     engines = tuple(map(EngineId, wire.engines))
     return Gpu(uuid=wire.uuid, index=wire.index, name=wire.name, engines=engines, **values)
+
+
+def _measured(wire: pb.EngineLoad | pb.Gpu, names: Iterable[str]) -> dict[str, Any]:
+    """Return what was measured. What is no number compares with nothing: it is missing."""
+    said = {name: getattr(wire, name) for name in names if wire.HasField(name)}
+    return {name: value for name, value in said.items() if isfinite(value)}
 
 
 def hello(protocol: int, coordinator: str, secret: bytes) -> pb.CoordinatorMessage:
@@ -234,7 +248,7 @@ def in_flight(engines: Mapping[EngineId, InFlight]) -> pb.CoordinatorMessage:
             outstanding=has.outstanding,
             queued_uncached_tokens=has.queued_tokens,
             queued=has.queued,
-            wait_ms=round(has.wait_s * 1000),
+            wait_ms=min(round(has.wait_s * 1000), 2**32 - 1),
             claimed=has.claimed,
         )
         for engine, has in engines.items()

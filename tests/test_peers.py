@@ -9,16 +9,17 @@ import pytest
 from agent import wire as agent_wire
 from agent.peers import Peers as Words
 from agent.peers import Word as Kept
+from agent.signals import Observed
 from coordinator import wire
 from coordinator.feed import Stream
 from coordinator.inflight import InFlight as Leases
 from coordinator.inflight import PeerSum
 from coordinator.overlay import Overlay
 from coordinator.session import TELL_AGAIN_S, Session
-from coordinator.state.peers import MAX_CLAIMED, SILENT_S, Own, Peers, Word
-from lineside.digest import MAX_REPORTS, DeltaReader, MalformedDigest
+from coordinator.state.peers import SILENT_S, Own, Peers, Word
+from lineside.digest import MAX_CLAIMED, MAX_REPORTS, DeltaReader, MalformedDigest
 from lineside.ids import BlockKey, EngineId, GroupId, NodeId
-from lineside.signals import InFlight
+from lineside.signals import Events, Gpu, InFlight, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
 
 A, B = EngineId("a"), EngineId("b")
@@ -65,6 +66,50 @@ def test_a_word_survives_both_wires() -> None:
     (message,) = updates.take()
     (said,) = wire.decode(pb.AgentMessage.FromString(message.SerializeToString()), DeltaReader())
     assert said == wire.Peers([word("one", 0.25, a=BUSY), word("old", None)])
+
+
+@pytest.mark.parametrize("claimed", [b"12345678", b"x" * 7, b"x" * 8 * (MAX_CLAIMED + 1)])
+def test_a_word_that_others_would_refuse_is_not_passed_on(claimed: bytes) -> None:
+    """One coordinator of another mind must not end all the others' streams."""
+    said = [pb.EngineInFlight(engine="a", outstanding=1, claimed=claimed)]
+    heard = agent_wire.in_flight(pb.InFlight(engines=said))
+    updates = agent_wire.Updates()
+    updates.peers({"one": Kept(heard, 0.0)}, 0.0)
+    (message,) = updates.take()
+    (told,) = wire.decode(message, DeltaReader())
+    assert isinstance(told, wire.Peers)
+    kept = claimed if len(claimed) == 8 else b""
+    assert told.words[0].engines[A] == InFlight(1, 0, 0, 0.0, kept)
+
+
+def test_what_is_beyond_the_wire_is_cut_off() -> None:
+    """An engine that has been away for 50 days, a queue of 50 days: neither ends a stream."""
+    days = 50 * 86_400.0
+    told = wire.in_flight({A: InFlight(1, 1, 1, days)})
+    assert told.in_flight.engines[0].wait_ms == 2**32 - 1
+    updates = agent_wire.Updates()
+    updates.load(A, Observed(Load(), at=0.0, unix=0.0), days)
+    updates.status(A, Observed(Status(Events.LIVE), at=0.0, unix=0.0), days)
+    updates.gpus(Observed(NodeGpus(), at=0.0, unix=0.0), days)
+    updates.peers({"one": Kept({A: InFlight(1, 1, 1, days)}, 0.0)}, days)
+    (message,) = updates.take()
+    heard = wire.decode(message, DeltaReader())
+    reports = (wire.EngineStatus, wire.EngineLoad, wire.NodeGpu)
+    ages = [each.age_s for each in heard if isinstance(each, reports)]
+    assert ages == [(2**32 - 1) / 1000] * 3
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_was_not_measured(odd: float) -> None:
+    gpu = pb.Gpu(uuid="g", utilization=odd, power_w=odd, temperature_c=40.0)
+    load = pb.EngineLoad(engine="a", kv_cache_usage=odd, running=1, asleep=False)
+    update = pb.Update(loads=[load], gpu=pb.NodeGpu(gpus=[gpu]))
+    heard = wire.decode(pb.AgentMessage(update=update), DeltaReader())
+    gpus = NodeGpus((Gpu(uuid="g", index=0, name="", engines=(), temperature_c=40.0),))
+    assert heard == [
+        wire.EngineLoad(A, Load(running=1, asleep=False), 0.0),
+        wire.NodeGpu(gpus, 0.0),
+    ]
 
 
 def test_nobody_left_is_news() -> None:

@@ -13,16 +13,12 @@ from typing import Any
 from coordinator.inflight import HEAD_CREDIT, PeerSum
 from coordinator.inflight import InFlight as Leases
 from coordinator.overlay import STRIDE, Overlay
+from lineside.digest import KEY_BYTES, MAX_CLAIMED
 from lineside.ids import BlockKey, EngineId, NodeId
 from lineside.signals import InFlight
 
 CLAIM_UNITS = 64
 """Of claimed prompts every key at so many units is told: 1,024 tokens."""
-
-MAX_CLAIMED = 256
-"""Keys of one engine in a word; of more claims the common beginnings are told."""
-
-KEY_BYTES = 8
 
 SILENT_S = 2.0
 """A word that is older counts for nothing: its coordinator says something every 0.5 s."""

@@ -28,6 +28,12 @@ MAX_DELTAS = 64
 MAX_REPORTS = 512
 """Statuses, and loads, in one message."""
 
+MAX_CLAIMED = 256
+"""Keys of one engine in a word on what is in flight; of more claims the common beginnings are told.
+"""
+
+KEY_BYTES = 8
+
 MAX_HANDLES = 4096
 """Engines and generations that one stream can name at a time."""
 
