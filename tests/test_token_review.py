@@ -182,8 +182,9 @@ async def test_while_the_api_server_is_away_known_tokens_count_and_others_wait()
     assert bench.review.away == ""
 
 
-async def test_an_answer_that_is_none_is_no_answer() -> None:
-    denied = await Bench(Api(body=b"<html>")).judge()
+@pytest.mark.parametrize("body", [b"<html>", b"null", b'{"a":' + b"[" * 5_000])
+async def test_an_answer_that_is_none_is_no_answer(body: bytes) -> None:
+    denied = await Bench(Api(body=body)).judge()
     assert denied is not None and denied.why is Why.CANNOT_TELL
     assert "its answer is no TokenReview" in denied.text
 

@@ -4,6 +4,7 @@ Token and authorities are read anew for each question: the kubelet exchanges the
 """
 
 import asyncio
+import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ LIMIT_S = 5.0
 """For one answer."""
 
 ANSWER_BYTES = 2**20
+
+_TOKEN = re.compile(rb"[!-~]+")
 
 HELP = {
     401: "it does not know our own token",
@@ -68,8 +71,10 @@ class InCluster:
         trusted = ssl.create_default_context(cafile=self._ca_file)
         headers = {"content-type": "application/json"}
         if self._token_file is not None:
-            token = Path(self._token_file).read_text().strip()
-            headers["authorization"] = f"Bearer {token}"
+            token = Path(self._token_file).read_bytes().strip()
+            if not _TOKEN.fullmatch(token):
+                raise CannotAsk("our own account's files: no token is in `token_file`")
+            headers["authorization"] = f"Bearer {token.decode()}"
         return trusted, headers
 
 

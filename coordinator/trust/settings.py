@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from lineside.schema import FilePath, Name
-from lineside.settings import Problem
+from lineside.settings import Problem, half_a_pair
 
 _POD = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -31,11 +31,7 @@ class AgentTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def problems(self) -> Iterator[Problem]:
         """Yield what is wrong with the fields together."""
-        if (self.cert_file is None) != (self.key_file is None):
-            there = "cert_file" if self.key_file is None else "key_file"
-            missing = "key_file" if self.key_file is None else "cert_file"
-            text = f"`{there}` is there without `{missing}`"
-            yield Problem(((there,),), "half-a-pair", text, f"set `{missing}` as well, or neither")
+        yield from half_a_pair(self.cert_file, self.key_file)
 
 
 class ServiceAccounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

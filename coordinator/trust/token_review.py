@@ -196,7 +196,7 @@ class TokenReview:
         }
         try:
             said = msgspec.json.decode(await self._api.create(PATH, question), type=_Review).status
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             raise CannotAsk("its answer is no TokenReview") from None
         if not said.authenticated or self._audience not in said.audiences:
             text = (
