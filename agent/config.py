@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from agent.scrape import BUSY_S, IDLE_S
 from lineside.schema import Address, FilePath, Listen, Name, Secret, shown
-from lineside.settings import Problem
+from lineside.settings import Problem, half_a_pair
 
 STALE_AFTER_S = 2.0
 """Coordinators call a load stale after this (docs/protocol.md)."""
@@ -34,11 +34,7 @@ class CoordinatorTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def problems(self) -> Iterator[Problem]:
         """Yield what is wrong with the fields together."""
-        if (self.cert_file is None) != (self.key_file is None):
-            there = "cert_file" if self.key_file is None else "key_file"
-            missing = "key_file" if self.key_file is None else "cert_file"
-            text = f"`{there}` is there without `{missing}`"
-            yield Problem(((there,),), "half-a-pair", text, f"set `{missing}` as well, or neither")
+        yield from half_a_pair(self.cert_file, self.key_file)
 
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

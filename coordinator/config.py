@@ -16,7 +16,7 @@ from coordinator.state.settings import EtcdAccess
 from coordinator.trust.settings import AgentTls, NodeProof, ServiceAccounts, trust_problems
 from lineside.ids import NodeId
 from lineside.schema import FilePath, Listen, Name, Secret, shown, split_address
-from lineside.settings import Problem
+from lineside.settings import Problem, half_a_pair
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86_400)]
 
@@ -146,11 +146,7 @@ class Gateways(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def problems(self) -> Iterator[Problem]:
         """Yield what is wrong with the fields together."""
-        if (self.cert_file is None) != (self.key_file is None):
-            there = "cert_file" if self.key_file is None else "key_file"
-            missing = "key_file" if self.key_file is None else "cert_file"
-            text = f"`{there}` is there without `{missing}`"
-            yield Problem(((there,),), "half-a-pair", text, f"set `{missing}` as well, or neither")
+        yield from half_a_pair(self.cert_file, self.key_file)
         if self.cert_file is not None and self.self_signed_dir is not None:
             text = "`self_signed_dir` has no use beside `cert_file`"
             yield Problem((("self_signed_dir",),), "no-use", text, "leave one of them out")

@@ -4,7 +4,7 @@ All that is wrong is reported at once, with its place, and nothing of the docume
 Values of secrets are never repeated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -15,7 +15,7 @@ from lineside.findings import Finding, Place
 from lineside.nodes import Node, parse
 from lineside.schema import Path, item_type, nested, settings_of
 
-__all__ = ["Override", "Problem", "overrides", "read"]
+__all__ = ["Override", "Problem", "half_a_pair", "overrides", "read"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -65,6 +65,15 @@ def read(
     if reader.findings or settings is None:
         return reader.finished()
     return cast(T, settings)
+
+
+def half_a_pair(cert_file: str | None, key_file: str | None) -> Iterator[Problem]:
+    """Yield what is wrong where a certificate is set without its key, or a key without it."""
+    if (cert_file is None) != (key_file is None):
+        there = "cert_file" if key_file is None else "key_file"
+        missing = "key_file" if key_file is None else "cert_file"
+        text = f"`{there}` is there without `{missing}`"
+        yield Problem(((there,),), "half-a-pair", text, f"set `{missing}` as well, or neither")
 
 
 @dataclass(slots=True)
