@@ -46,7 +46,7 @@ SEED = 7
 FOLDER = Path(__file__).parent.parent / "simulate" / "model"
 MODEL = "tiny"
 PATH = "/v1/chat/completions"
-ECHO = "/bench.Echo/Call"
+ECHO, SIZED = "/bench.Echo/Call", "/bench.Echo/Sized"
 
 Call = Callable[[], Awaitable[object]]
 
@@ -87,16 +87,20 @@ class Row:
 
 
 async def serve_echo() -> None:
-    """Answer an empty unary call with nothing, until killed."""
+    """Answer an empty unary call with nothing, and others with as much as they ask for."""
+    answers: dict[int, bytes] = {}
 
     async def nothing(request: bytes, context: Any) -> bytes:
         return b""
 
+    async def sized(request: bytes, context: Any) -> bytes:
+        size = int.from_bytes(request[:4], "little")
+        return answers.setdefault(size, bytes(size))
+
     server = grpc.aio.server()
-    handler: Any = grpc.unary_unary_rpc_method_handler(nothing)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("bench.Echo", {"Call": handler}),)
-    )
+    unary: Any = grpc.unary_unary_rpc_method_handler
+    handlers = {"Call": unary(nothing), "Sized": unary(sized)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(json.dumps({"listening": {"route": f"127.0.0.1:{port}"}}), flush=True)
@@ -218,19 +222,27 @@ async def rounds(
     tokens: int,
 ) -> list[Row]:
     """Take turns."""
-    seen = {"empty": Seen(), "route": Seen(), "both": Seen()}
-    bodies, slice_s = chats(MODEL, tokens), seconds / ROUNDS / 3
+    seen = {"empty": Seen(), "sized": Seen(), "route": Seen(), "both": Seen()}
+    bodies, slice_s = chats(MODEL, tokens), seconds / ROUNDS / len(seen)
     ready = [next(bodies) for _ in range(int(4000 * slice_s))]
     async with (
         grpc.aio.insecure_channel(echo[1]["route"]) as to_echo,
         grpc.aio.insecure_channel(router[1]["route"]) as to_router,
     ):
         nothing: Any = to_echo.unary_unary(ECHO)
+        full: Any = to_echo.unary_unary(SIZED)
         stub: Any = rpc.RouterStub(to_router)  # type: ignore[no-untyped-call]
         order = count()
 
         async def empty() -> None:
             await nothing(b"")
+
+        asked = pb.RouteRequest(path=PATH, body=ready[0])
+        size = (await stub.Route(asked)).ByteSize()
+        filled = size.to_bytes(4, "little") + bytes(asked.ByteSize() - 4)
+
+        async def sized() -> None:
+            await full(filled)
 
         async def route() -> str:
             body = ready[next(order) % len(ready)]
@@ -245,10 +257,12 @@ async def rounds(
 
         for _ in range(ROUNDS):
             await measured(echo[0], empty, slice_s, seen["empty"])
+            await measured(echo[0], sized, slice_s, seen["sized"])
             await measured(router[0], route, slice_s, seen["route"])
             await measured(router[0], both, slice_s, seen["both"])
     names = {
         "empty": ("an empty call", ""),
+        "sized": ("nothing done, Route's sizes", ""),
         "route": ("Route", f"at least {BUDGET}"),
         "both": ("Route, and Report of its end", ""),
     }
