@@ -328,7 +328,7 @@ def _show(asked: Asked, runs: Mapping[str, Run], named: Mapping[str, Named]) -> 
     out = console()
     load = f", {asked.load:g} of capacity" if asked.load else ""
     out.print(f"{len(asked.requests)} requests, {asked.engines} engines, {asked.rate:.2f}/s{load}")
-    rows = table(*_COLUMNS, right=",".join(_COLUMNS[1:-1]))
+    rows = table(*_COLUMNS, right=",".join(_COLUMNS[1:-1]), whole="strategy")
     for name, run in runs.items():
         figures, shown = run.figures, _figures_json(run, runs)
         rows.add_row(

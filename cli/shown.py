@@ -41,7 +41,7 @@ def table(*columns: str, right: str = "", whole: str = "") -> Table:
     Others are folded where the table would be wider than what it is shown on.
     """
     made = Table(box=None, pad_edge=False, header_style="bold")
-    numbers, unfolded = right.split(","), whole.split(",")
+    numbers, unfolded = (list(filter(None, names.split(","))) for names in (right, whole))
     for name in columns:
         if name in numbers or name in unfolded:
             made.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
