@@ -13,6 +13,7 @@ from pathlib import Path
 
 import aiohttp
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.registry import Collector
 
 from coordinator import dispatch
 from coordinator.breaker import Breakers
@@ -102,8 +103,70 @@ class Parts:
     lag: Lag
 
 
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What there is before any door: what decides, and what it shares with others."""
+
+    config: Config
+    lag: Lag
+    registry: CollectorRegistry
+    keys: ProviderKeys
+    credentials: Credentials
+    core: Core
+    discovery: Discovery
+    cap: IndexCap
+    trust: AgentTrust
+    numbering: Numbering
+    agents: AgentsServicer
+    source: Source
+    kept: LearnedStore
+    state: State
+    worth: WorthViews
+    providers: ProviderViews
+
+
+@dataclass(frozen=True, slots=True)
+class _Doors:
+    """Where requests and queries come in."""
+
+    door: Door
+    gateways: GatewayDoors
+    envoy: EnvoyDoor
+
+
 async def build(config: Config, stack: AsyncExitStack) -> Parts:
     """Make every part; what must be closed is put on `stack`. Raises `OSError`."""
+    base = await _base(config, stack)
+    core = base.core
+    addresses = Addresses(core.cluster, SystemClock())
+    stack.callback(addresses.close)
+    others = partial(_others, base.trust, addresses)
+    readiness = Readiness(
+        core.service, base.cap, base.numbering, base.state.pulse, base.source, others
+    )
+    doors = await _doors(base, readiness, addresses, stack)
+    for metrics in _metrics(base, readiness, doors):
+        base.registry.register(metrics)
+    return Parts(
+        config=config,
+        service=core.service,
+        breakers=core.breakers,
+        cap=base.cap,
+        discovery=base.discovery,
+        agents=base.agents,
+        trust=base.trust,
+        admin=_admin(base, readiness),
+        door=doors.door,
+        gateways=doors.gateways,
+        envoy=doors.envoy,
+        resources=base.source,
+        kept=base.kept,
+        state=base.state,
+        lag=base.lag,
+    )
+
+
+async def _base(config: Config, stack: AsyncExitStack) -> _Base:
     lag, registry, keys = Lag(), _registry(), ProviderKeys()
     store, secret = await _opened(config, stack)
     credentials = Credentials.of(config.engines, config.kubernetes.engine_key_file is not None)
@@ -111,72 +174,72 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         aiohttp.ClientSession(middlewares=credentials.middlewares())
     )
     core = core_of(config, stack, probes, secret, registry, keys)
-    kept = LearnedStore(core.learned, store)
-    exclusions = Exclusions(core.breakers, core.service.decider.cooldowns, store, SystemClock())
-    if secret.value is not None:  # else the store is away, and both load before their first write
-        await kept.load()
-        await exclusions.load()
+    kept, exclusions = await _remembered(core, store, secret)
     discovery = discovery_of(config, core, probes, credentials)
-    numbering = Numbering(store, core.cluster)
-    trust = AgentTrust(config, SystemClock())
+    numbering, trust = Numbering(store, core.cluster), AgentTrust(config, SystemClock())
     agents = _agents(config, core, secret, numbering, trust)
     cap = IndexCap(config.index_bytes, core.cluster, core.caches)
     source = await _source(config, store, core.rules, keys, discovery, stack)
     state = _state(core, store, secret, agents, exclusions, kept, (numbering, source))
-    cluster = source if isinstance(source, KubeCluster) else None
     worth = WorthViews(core.service.worth, core.service)
-    if cluster is not None:
-        tenure = state.members.tenure
-        cluster.stand(Leadership(store, tenure, "statuses", agents.name, SystemClock()))
-        cluster.weigh(worth.by_endpoint)
-    addresses = Addresses(core.cluster, SystemClock())
-    stack.callback(addresses.close)
-    readiness = Readiness(
-        core.service, cap, numbering, state.pulse, source, partial(_others, trust, addresses)
-    )
-    gauges = Gauges(core.service, readiness, core.caches, cap, agents.counters, lambda: lag.seconds)
-    providers = ProviderViews(core.service, lambda: keys.problems)
-    to_engines = await stack.enter_async_context(dispatch.session(credentials))
-    asides = Asides(to_engines, config.timeouts, keys, core.service.heavy)
-    holding = Holding(core.cluster, core.service.clock, asides)
-    listing = Listing(core.service)
-    gateways = GatewayDoors(config, core.service, readiness, keys_of(credentials, keys), holding)
-    envoy = EnvoyDoor(
-        config, core.service, gateways.queries, gateways.callers, holding, listing, addresses
-    )
-    for metrics in (
-        state,
-        gauges,
-        providers,
-        DoorMetrics(gateways),
-        EnvoyMetrics(envoy),
-        TrustMetrics(trust),
-        KubeViews(cluster),
-        TokenizerViews(core.cluster.assigned, core.tokens.checks),
-        worth,
-        GpuViews(lambda: core.cluster.snapshot(core.service.clock.monotonic()).engines),
-    ):
-        registry.register(metrics)
-    dispatcher = dispatch.Dispatcher(
-        core.service, to_engines, config.timeouts, discovery.suspect, keys
-    )
-    return Parts(
+    if isinstance(source, KubeCluster):
+        source.stand(
+            Leadership(store, state.members.tenure, "statuses", agents.name, SystemClock())
+        )
+        source.weigh(worth.by_endpoint)
+    return _Base(
         config=config,
-        service=core.service,
-        breakers=core.breakers,
-        cap=cap,
+        lag=lag,
+        registry=registry,
+        keys=keys,
+        credentials=credentials,
+        core=core,
         discovery=discovery,
-        agents=agents,
+        cap=cap,
         trust=trust,
-        admin=_admin(config, core, readiness, registry, cap, source, lag, providers, state, worth),
-        door=_door(config, core, dispatcher, asides, holding, listing),
-        gateways=gateways,
-        envoy=envoy,
-        resources=source,
+        numbering=numbering,
+        agents=agents,
+        source=source,
         kept=kept,
         state=state,
-        lag=lag,
+        worth=worth,
+        providers=ProviderViews(core.service, lambda: keys.problems),
     )
+
+
+async def _doors(
+    base: _Base, readiness: Readiness, addresses: Addresses, stack: AsyncExitStack
+) -> _Doors:
+    config, service, keys = base.config, base.core.service, base.keys
+    to_engines = await stack.enter_async_context(dispatch.session(base.credentials))
+    dispatcher = dispatch.Dispatcher(
+        service, to_engines, config.timeouts, base.discovery.suspect, keys
+    )
+    asides = Asides(to_engines, config.timeouts, keys, service.heavy)
+    holding, listing = Holding(base.core.cluster, service.clock, asides), Listing(service)
+    gateways = GatewayDoors(config, service, readiness, keys_of(base.credentials, keys), holding)
+    envoy = EnvoyDoor(
+        config, service, gateways.queries, gateways.callers, holding, listing, addresses
+    )
+    origins, limit = CrossOrigin(config.cors_origins), config.body_limit_bytes
+    door = Door(service, dispatcher, asides, holding, listing, config.timeouts, limit, origins)
+    return _Doors(door, gateways, envoy)
+
+
+def _metrics(base: _Base, readiness: Readiness, doors: _Doors) -> Iterator[Collector]:
+    """Yield what Prometheus reads, beside what counts by itself."""
+    core, service, lag = base.core, base.core.service, base.lag
+    counters = base.agents.counters
+    yield base.state
+    yield Gauges(service, readiness, core.caches, base.cap, counters, lambda: lag.seconds)
+    yield base.providers
+    yield DoorMetrics(doors.gateways)
+    yield EnvoyMetrics(doors.envoy)
+    yield TrustMetrics(base.trust)
+    yield KubeViews(base.source if isinstance(base.source, KubeCluster) else None)
+    yield TokenizerViews(core.cluster.assigned, core.tokens.checks)
+    yield base.worth
+    yield GpuViews(lambda: core.cluster.snapshot(service.clock.monotonic()).engines)
 
 
 async def _opened(config: Config, stack: AsyncExitStack) -> tuple[Store, Secret]:
@@ -196,6 +259,16 @@ async def _opened(config: Config, stack: AsyncExitStack) -> tuple[Store, Secret]
             raise OSError(f"cannot use the store `{config.store}`: {why}") from error
         log.warning("starting without the store", away=why)
         return store, Secret(None)
+
+
+async def _remembered(core: Core, store: Store, secret: Secret) -> tuple[LearnedStore, Exclusions]:
+    """Return what outlives a restart, read where the store is there."""
+    kept = LearnedStore(core.learned, store)
+    exclusions = Exclusions(core.breakers, core.service.decider.cooldowns, store, SystemClock())
+    if secret.value is not None:  # else the store is away, and both load before their first write
+        await kept.load()
+        await exclusions.load()
+    return kept, exclusions
 
 
 def _state(
@@ -258,41 +331,19 @@ def _others(trust: AgentTrust, addresses: Addresses) -> Iterator[tuple[str, str]
     yield from addresses.degraded()
 
 
-def _door(
-    config: Config,
-    core: Core,
-    dispatcher: dispatch.Dispatcher,
-    asides: Asides,
-    holding: Holding,
-    listing: Listing,
-) -> Door:
-    origins, limit = CrossOrigin(config.cors_origins), config.body_limit_bytes
-    return Door(core.service, dispatcher, asides, holding, listing, config.timeouts, limit, origins)
-
-
-def _admin(
-    config: Config,
-    core: Core,
-    readiness: Readiness,
-    registry: CollectorRegistry,
-    cap: IndexCap,
-    source: Source,
-    lag: Lag,
-    providers: ProviderViews,
-    state: State,
-    worth: WorthViews,
-) -> Admin:
+def _admin(base: _Base, readiness: Readiness) -> Admin:
+    core, source = base.core, base.source
     return Admin(
         core.service,
         readiness,
-        config,
-        registry,
-        partial(_index_shown, core.caches, cap, core.service.overlay),
-        lambda: {**core.rules.shown(), **source.shown()},
-        providers.shown,
-        lambda: lag.silence_s,
-        state.shown,
-        worth.of,
+        base.config,
+        base.registry,
+        index=partial(_index_shown, core.caches, base.cap, core.service.overlay),
+        policies=lambda: {**core.rules.shown(), **source.shown()},
+        providers=base.providers.shown,
+        silence_s=lambda: base.lag.silence_s,
+        members=base.state.shown,
+        worth=base.worth.of,
     )
 
 
