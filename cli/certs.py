@@ -6,6 +6,8 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from lineside.certificates import Certificate, described, nodes_of
 DAYS = 365
 
 HERE = ("localhost", "127.0.0.1", "::1")
+
+NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([-A-Za-z0-9_.]{0,250}[A-Za-z0-9])?\.?")
+"""Of a machine, as certificates have it."""
 
 NODE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 
@@ -51,6 +56,7 @@ def add_to(commands: Subcommands) -> None:
     init.add_argument(
         "--coordinator-name",
         action="append",
+        type=_name,
         metavar="NAME",
         help="name or address that agents connect to; again for each one (default:"
         " this machine, or the chart's Service)",
@@ -94,6 +100,16 @@ def _add_common(command: Parser) -> None:
     )
     command.add_argument("--namespace", default="lineside", metavar="NAME", help="of that Secret")
     command.add_argument("--secret", default="lineside-agents-tls", metavar="NAME", help="its name")
+
+
+def _name(said: str) -> str:
+    with suppress(ValueError):
+        return str(ip_address(said))
+    with suppress(UnicodeError):
+        if NAME.fullmatch(said.encode("idna").decode()):
+            return said
+    help = "a name or an address as agents connect to it, without a port"
+    raise argparse.ArgumentTypeError(f"`{said}` is no name of a machine: {help}")
 
 
 def _node(said: str) -> str:

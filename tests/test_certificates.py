@@ -1,11 +1,13 @@
 """The listener's certificate: signed by itself, kept, or in files that change."""
 
+import base64
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from coordinator.doors import certificates
 from coordinator.doors.certificates import kept, own_names, self_signed
@@ -108,3 +110,46 @@ def test_what_cannot_be_used_is_said_plainly(
 
 def test_nothing_shows_the_key() -> None:
     assert "PRIVATE" not in repr(self_signed(NAMES))
+
+
+def der_changed(pem: bytes, old: bytes, new: bytes) -> bytes:
+    """Return a certificate with other bytes in it; nobody has signed that."""
+    der = x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
+    assert old in der and len(old) == len(new)
+    text = base64.encodebytes(der.replace(old, new, 1)).decode()
+    return f"-----BEGIN CERTIFICATE-----\n{text}-----END CERTIFICATE-----\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x7c", id="version"),
+        pytest.param(
+            b"\x2a\x86\x48\xce\x3d\x03\x01\x07", b"\x2a\x86\x48\xce\x3d\x03\x01\x09", id="curve"
+        ),
+        pytest.param(b"\x82\x09localhost", b"\x8f\x09localhost", id="kind of name"),
+        pytest.param(b"\x82\x09localhost", b"\x82\x09local\xffost", id="letter"),
+    ],
+)
+def test_a_certificate_that_says_odd_things_is_no_certificate(
+    tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    """Reading most of it is left off until somebody looks: in the middle of a handshake, say."""
+    good = self_signed(NAMES)
+    cert, key = write(tmp_path, good)
+    files = Files(cert, key, None)
+    cert.write_bytes(der_changed(good.chain, old, new))
+    with pytest.raises(Unusable):
+        Files(cert, key, None)
+    assert files.look() is None and files.material == good
+    assert [code for code, _ in files.troubles(datetime.now(UTC))] == ["certificate_rejected"]
+
+
+def test_an_authority_that_says_odd_things_is_none(tmp_path: Path) -> None:
+    good = self_signed(NAMES)
+    cert, key = write(tmp_path, good)
+    ca = tmp_path / "ca.pem"
+    odd = der_changed(good.chain, b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x7c")
+    ca.write_bytes(good.chain + odd)
+    with pytest.raises(Unusable, match="`client_ca_file` holds no certificate in PEM"):
+        Files(cert, key, ca)

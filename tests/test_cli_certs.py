@@ -129,6 +129,26 @@ def test_a_name_that_is_no_node_s_is_refused(node: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["", "a b", "10.0.0.4:9001", "https://c.example", "../c", "[::1]", "x" * 300, "a\nb", "é" * 99],
+)
+def test_a_name_that_is_no_machine_s_is_refused(name: str, tmp_path: Path) -> None:
+    """No agent that connects would ever look for it."""
+    with pytest.raises(SystemExit) as ended:
+        made(tmp_path / "certs", "--coordinator-name", name)
+    assert ended.value.code == 2 and not (tmp_path / "certs").exists()
+
+
+def test_names_of_machines_are_taken_as_they_are_written(tmp_path: Path) -> None:
+    names = ("c.example", "*.pool.example", "bücher.example", "fd00:0::7", "a_b")
+    words = [word for name in names for word in ("--coordinator-name", name)]
+    assert made(tmp_path, *words) == 0
+    (found,) = described((tmp_path / "coordinator/tls.crt").read_bytes())
+    expected = ("c.example", "*.pool.example", "xn--bcher-kva.example", "a_b", "fd00::7")
+    assert sorted(found.names) == sorted(expected)
+
+
 def test_renewing_makes_no_authority(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["certs", "renew", "--dir", str(tmp_path / "x")]) == 3
     assert "there is no authority" in capsys.readouterr().err

@@ -137,6 +137,16 @@ class Files:
         return Material(key or b"", chain or b"", authorities)
 
 
+_ODD = (
+    InvalidSignature,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""What reading a certificate raises beside `ValueError`, most of it only where it is looked at."""
+
 _SAID = {
     "certificate": "the certificate",
     "authorities": "the last of the certificates that sign the other side's",
@@ -145,7 +155,10 @@ _SAID = {
 
 def described(pem: bytes) -> list[Certificate]:
     """Return what the certificates of a file say, in their order. Raises `ValueError`."""
-    return [_described(each) for each in x509.load_pem_x509_certificates(pem)]
+    try:
+        return [_described(each) for each in x509.load_pem_x509_certificates(pem)]
+    except _ODD as error:
+        raise ValueError("a certificate says what cannot be read") from error
 
 
 def nodes_of(uris: Sequence[str], names: Sequence[str]) -> set[str]:
@@ -212,19 +225,20 @@ def _content(path: Path | None, setting: str) -> bytes | None:
 def _check(chain: bytes, key: bytes, names: Sequence[str]) -> None:
     """Raise `Unusable` unless key and certificate belong together."""
     try:
-        first = x509.load_pem_x509_certificates(chain)[0]
-    except ValueError:
+        described(chain)
+        first = x509.load_pem_x509_certificates(chain)[0].public_key()
+    except (ValueError, UnsupportedAlgorithm):
         raise Unusable(f"`{names[0]}` holds no certificate in PEM") from None
     try:
         loaded = serialization.load_pem_private_key(key, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise Unusable(f"`{names[1]}` holds no private key in PEM without a password") from None
-    if loaded.public_key() != first.public_key():
+    if loaded.public_key() != first:
         raise Unusable(f"`{names[1]}` is not the key of the certificate in `{names[0]}`")
 
 
 def _authorities(pem: bytes, setting: str) -> None:
     try:
-        x509.load_pem_x509_certificates(pem)
-    except (ValueError, InvalidSignature):
+        described(pem)
+    except ValueError:
         raise Unusable(f"`{setting}` holds no certificate in PEM") from None
