@@ -35,6 +35,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "bench", metavar="DIR")
     parser.add_argument("--cell", action="append", choices=CELLS, help="these only; else all")
     options = parser.parse_args()
+    if not options.trace.is_file():
+        parser.error(f"there is no file {options.trace}; docs/benchmarks.md says where traces are")
+    options.trace = options.trace.absolute()
     options.out.mkdir(parents=True, exist_ok=True)
     for cell in options.cell or CELLS:
         run(cell, options.trace, options.out)

@@ -328,7 +328,8 @@ def _show(asked: Asked, runs: Mapping[str, Run], named: Mapping[str, Named]) -> 
     out = console()
     load = f", {asked.load:g} of capacity" if asked.load else ""
     out.print(f"{len(asked.requests)} requests, {asked.engines} engines, {asked.rate:.2f}/s{load}")
-    rows = table(*_COLUMNS, right=",".join(_COLUMNS[1:-1]), whole="strategy")
+    rows = table(*_COLUMNS, right=",".join(_COLUMNS[1:]), whole="strategy")
+    told = table("strategy", "what it is", whole="strategy")
     for name, run in runs.items():
         figures, shown = run.figures, _figures_json(run, runs)
         rows.add_row(
@@ -342,9 +343,9 @@ def _show(asked: Asked, runs: Mapping[str, Run], named: Mapping[str, Named]) -> 
             _decimal(figures.spread, 2),
             _decimal(shown.get("mean_to_oracle"), 2),
             _decimal(shown.get("p50_to_oracle"), 2),
-            text(named[name].what),
         )
-    out.print(rows)
+        told.add_row(name, text(named[name].what))
+    out.print(rows, "", told, sep="\n")
     for name, run in runs.items():
         _show_router(out.print, name, run)
     if "policy_b" in runs:
@@ -353,7 +354,7 @@ def _show(asked: Asked, runs: Mapping[str, Run], named: Mapping[str, Named]) -> 
 
 _COLUMNS = (
     *("strategy", "mean", "p50", "p95", "good", "good/s", "hits", "spread"),
-    *("mean/oracle", "p50/oracle", ""),
+    *("mean/oracle", "p50/oracle"),
 )
 
 

@@ -59,10 +59,15 @@ def test_load_is_a_share_of_what_the_engines_can_do(capsys: pytest.CaptureFixtur
 def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", *SMALL, "--strategy", "oracle", "--strategy", "random"]) == 0
     out, err = capsys.readouterr()
-    lines = out.splitlines()
+    lines = [line.rstrip() for line in out.splitlines()]
     assert lines[0] == "120 requests, 3 engines, 3.00/s"
     assert lines[1].split()[:4] == ["strategy", "mean", "p50", "p95"]
-    assert [line.split()[0] for line in lines[2:]] == ["oracle", "random"]
+    assert [line.split()[0] for line in lines[2:4]] == ["oracle", "random"]
+    assert max(map(len, lines)) <= 100
+    assert [line.split(maxsplit=1) for line in lines[6:]] == [
+        ["oracle", "true caches and queues: the soonest first token"],
+        ["random", "any engine"],
+    ]
     assert "random: 120 requests in" in err
 
 
