@@ -153,7 +153,10 @@ def engines_shown(engines: Iterable[Mapping[str, Any]]) -> Group:
             notes.append(Text(f"{text(engine['id'])}: metrics missing: {text(', '.join(missing))}"))
     if not rows.row_count:
         return Group(Text("the coordinator has no engines"))
-    said = "queue: waiting + running, by its own word; in flight: by ours; ages: of cache and load"
+    said = (
+        "queue: waiting + running, by its own word; in flight: by ours; ages: of cache and load\n"
+        "worth: cached tokens that requests read lately; full: KV cache, or share that waits"
+    )
     return Group(rows, Text(said, style="dim"), *notes)
 
 

@@ -313,6 +313,6 @@ def _row(engine: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
         str(engine["id"]),
         str(engine["model"] or "-"),
         str(engine.get("version") or "-"),
-        str(engine.get("cache_state") or "-"),
+        "away" if engine.get("away") else str(engine.get("cache_state") or "-"),
         str(engine.get("reason") or ""),
     )

@@ -164,6 +164,8 @@ class EngineView(NamedTuple):
         state = self.cache_state
         if state == "unproven":
             return _FOREIGN.format(wrong) if wrong else _REASONS[state]
+        if state == "connecting" and not said:
+            return f"{_REASONS[state]}: that of node `{self.engine.node}` is to"
         return said or (wrong if state == "unsure" else "") or _REASONS[state]
 
     @property

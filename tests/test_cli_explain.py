@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from cli.explain import explained
 from cli.get import decisions_shown, engines_shown, policies_shown
 from cli.route import Unreadable, asked
-from cli.shown import TEXT_CHARS, count, number, pair, percent, seconds, short, text
+from cli.shown import TEXT_CHARS, count, number, pair, percent, seconds, short, table, text
 
 AGES = {"cache_s": 0.04, "load_s": 1.25}
 
@@ -250,6 +250,7 @@ engine  model  cache   blocks  worth  queue  in flight    wait  full        ages
 e:1     m      unsure    1.2M      0  - + 2          1  250 ms  50 %  100 ms / -
 e:2     m      away      1.2M      0  - + 2          1  250 ms  50 %  100 ms / -
 queue: waiting + running, by its own word; in flight: by ours; ages: of cache and load
+worth: cached tokens that requests read lately; full: KV cache, or share that waits
 e:1: events were lost
 e:1: metrics missing: vllm:x"""
     )
@@ -261,6 +262,7 @@ e:1: metrics missing: vllm:x"""
 engine  model  cache                 blocks  worth  queue  in flight    wait  full        ages
 e:1     m      unsure, mispredicted    1.2M      0  - + 2          1  250 ms  50 %  100 ms / -
 queue: waiting + running, by its own word; in flight: by ours; ages: of cache and load
+worth: cached tokens that requests read lately; full: KV cache, or share that waits
 e:1: 5 of 20
 e:1: its answers do not say what was cached, so predictions are not checked: start it with
 --enable-prompt-tokens-details"""
@@ -270,6 +272,12 @@ e:1: its answers do not say what was cached, so predictions are not checked: sta
 def test_what_a_terminal_would_obey_is_not_printed() -> None:
     assert text("\x1b[31mred\n") == "?[31mred?"
     assert len(text("x" * 500)) == TEXT_CHARS
+
+
+def test_a_column_without_a_name_is_folded_before_one_that_is_to_be_whole() -> None:
+    rows = table("name", "n", "", right="n", whole="name")
+    rows.add_row("least_loaded", "1", "word " * 30)
+    assert printed(rows).splitlines()[1].startswith("least_loaded  1  word word")
 
 
 def test_what_is_long_is_shortened() -> None:

@@ -65,7 +65,7 @@ def test_a_start_waits_for_every_engine_and_says_for_which(start: Start) -> None
         "engine e1 is away: not asked yet",
     ]
     start.found(A, B)
-    connecting = "connecting: no agent has reported on the engine yet"
+    connecting = "connecting: no agent has reported on the engine yet: that of node `n` is to"
     assert start.readiness.reasons() == [f"engine e0: {connecting}", f"engine e1: {connecting}"]
     start.filled(A)
     start.report(B)

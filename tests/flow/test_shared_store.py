@@ -240,7 +240,8 @@ async def test_health_says_what_was_done_to_it(tmp_path: Path) -> None:
             await three.processes["two"].kill()
             await three.processes["two"].start()
             (engine,) = (each["id"] for each in await three.ask("one", "/debug/engines"))
-            why = f"engine {engine}: connecting: no agent has reported on the engine yet"
+            yet = "no agent has reported on the engine yet: that of node `local` is to"
+            why = f"engine {engine}: connecting: {yet}"
 
             async def awaits_it() -> bool:
                 return await three.ready("two") == (False, [why])
