@@ -32,7 +32,7 @@ WITHOUT_REPLAY = "events that get lost are lost for good, a restarted agent begi
 BY_LOAD = "requests go to it by load alone"
 
 DETAILS_FLAG = "add --enable-prompt-tokens-details"
-PROBE = "lineside doctor --probe sends one short request to find out"
+PROBE = "lineside doctor --probe sends a short prompt twice to find out"
 
 
 @dataclass(frozen=True, slots=True)

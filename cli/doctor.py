@@ -28,7 +28,7 @@ def add_to(commands: Subcommands) -> None:
         help="what engines or a cluster lack for Lineside, and what adds it",
         description=DESCRIPTION,
         usage="lineside doctor --engine URL[,OPTION=VALUE...] [--engine ...] [options]\n"
-        "       lineside doctor --kubernetes [options]",
+        "   or: lineside doctor --kubernetes [options]",
     )
     add_engine_option(command, required=False)
     command.add_argument("--kubernetes", action="store_true", help="look at a cluster")
@@ -51,7 +51,7 @@ def add_to(commands: Subcommands) -> None:
 
 async def _doctor(arguments: argparse.Namespace, command: argparse.ArgumentParser) -> int:
     if arguments.kubernetes == bool(arguments.engine):
-        command.error("say --engine URL or --kubernetes")
+        command.error("say one of --engine URL and --kubernetes")
     if not arguments.kubernetes and (
         arguments.kubeconfig or arguments.context or arguments.namespace
     ):

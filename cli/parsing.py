@@ -101,6 +101,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the usage and one line; exit with 2."""
         usage = " ".join(self.format_usage().split())
+        if self._commands and message.startswith("the following arguments are required"):
+            message = _hinted(message, "", list(self._commands))
         self.exit(2, f"{usage}\n{self.prog}: {message}\n")
 
 

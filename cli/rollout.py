@@ -54,6 +54,7 @@ def add_to(commands: Subcommands) -> None:
     undo = does.add_parser("undo", help="the set before into force again; again: the one before it")
     add_store(undo)
     undo.add_argument("--to", type=int, metavar="NUMBER", help="this set instead")
+    undo.add_argument("--json", action="store_true", help="print one JSON object")
     undo.set_defaults(run=lambda arguments: asyncio.run(told(_undo, arguments)))
 
 
@@ -157,5 +158,8 @@ def _shown(each: Applied, current: int | None) -> dict[str, Any]:
 async def _undo(store: Store, arguments: argparse.Namespace) -> int:
     with _writing("`lineside rollout history` lists what is kept"):
         made = await applied.undo(store, arguments.to, _who(), time.time())
-    console().print(f"set {made.number} is in force, as set {made.undoes_to} was")
+    if arguments.json:
+        print_json({"set": made.number, "as_set": made.undoes_to})
+    else:
+        console().print(f"set {made.number} is in force, as set {made.undoes_to} was")
     return 0

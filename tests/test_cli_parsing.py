@@ -74,7 +74,20 @@ def test_rare_options_are_kept_for_help_all(capsys: pytest.CaptureFixture[str]) 
             + ", ".join(ALL),
             id="a choice",
         ),
-        pytest.param([], "lineside: the following arguments are required: COMMAND", id="nothing"),
+        pytest.param(
+            [], "lineside: the following arguments are required: COMMAND; see --help", id="nothing"
+        ),
+        pytest.param(
+            ["rollout"],
+            "lineside rollout: the following arguments are required: COMMAND; there are `history`,"
+            " `undo`",
+            id="half a command",
+        ),
+        pytest.param(
+            ["doctor", "--kubernetes", "--engine", "http://h:1"],
+            "lineside doctor: say one of --engine URL and --kubernetes",
+            id="two of what only one can be",
+        ),
     ],
 )
 def test_an_error_is_the_usage_and_one_line(
@@ -92,3 +105,16 @@ def test_secrets_are_no_flags(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["coordinator", "--config", "-", "--admin-token", "hunter2"])
     assert "hunter2" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", ["option", "variable"])
+def test_a_kubeconfig_that_is_not_there_is_named(
+    named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", "/no/such/one" if named == "option" else "/no/such/file")
+    words = ["--kubeconfig", "/no/such/file"] if named == "option" else []
+    assert main(["doctor", "--kubernetes", *words]) == 3
+    said, help = capsys.readouterr().err.splitlines()
+    assert said.endswith("cannot log in to the cluster: there is no file /no/such/file")
+    assert "KUBECONFIG" in help

@@ -61,10 +61,12 @@ def _read(text: bytes) -> Any:
 
 
 def _check(files: str) -> None:
-    """Raise `OSError` for what is no YAML: the client would end with what its parser raises."""
-    for name in files.split(os.pathsep):
-        path = Path(name).expanduser()
-        if path.exists() and (findings := parse(path.read_bytes(), name).findings):
+    """Raise `OSError` where none is there, or for what is no YAML: the client tells neither."""
+    paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
+    if not any(path.exists() for path in paths):
+        raise OSError(f"cannot log in to the cluster: there is no file {files}")
+    for path in paths:
+        if path.exists() and (findings := parse(path.read_bytes(), str(path)).findings):
             raise OSError(f"cannot log in to the cluster: {findings[0]}")
 
 

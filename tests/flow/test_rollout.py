@@ -64,7 +64,8 @@ async def test_resources_are_applied_followed_and_undone(
         code, out, _ = await lineside("rollout", "history")
         assert [line.split()[0] for line in out.splitlines()[1:]] == ["3", "2", "1"]
         assert "in force, as set 1" in out.splitlines()[1]
-        code, out, _ = await lineside("rollout", "undo", "--to", "2")
+        code, out, _ = await lineside("rollout", "undo", "--to", "2", "--json")
+        assert (code, json.loads(out)) == (0, {"set": 4, "as_set": 2})
         await until(lambda: in_force("b"))
         code, out, _ = await lineside("rollout", "history", "--json")
         said = json.loads(out)
