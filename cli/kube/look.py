@@ -117,11 +117,10 @@ async def look(api: Api, namespace: str) -> Seen:
         _workloads(on),
     )
     pods = [*(pods or []), *await _elsewhere(on, sets)]
-    ours = [pod for pod in pods if pod["metadata"].get("labels", {}).get(OURS) == "lineside"]
+    ours = [pod for pod in pods if _is_ours(pod)]
     coordinators = [pod for pod in ours if _component(pod) == "coordinator"]
     agents = [pod for pod in ours if _component(pod) == "agent"]
     config = await _config(on, coordinators)
-    servers = [pod for pod in pods if pod not in ours]
     return Seen(
         release=str(release.said.get("gitVersion", "")),
         namespace=namespace,
@@ -130,7 +129,7 @@ async def look(api: Api, namespace: str) -> Seen:
         agents=await _processes(on, agents, 9091, with_state=False),
         workloads=workloads,
         worker_sets=sets,
-        servers=await _servers(on, servers, sets),
+        servers=await _servers(on, [pod for pod in pods if not _is_ours(pod)], sets),
         policies=policies,
         config=config,
         rights=await rights_of(on, coordinators, agents, config),
@@ -143,6 +142,10 @@ def _of_our_group(definitions: list[Json] | None) -> list[Json] | None:
     if definitions is None:
         return None
     return [each for each in definitions if each.get("spec", {}).get("group") == GROUP]
+
+
+def _is_ours(found: Json) -> bool:
+    return bool(found["metadata"].get("labels", {}).get(OURS) == "lineside")
 
 
 def _component(pod: Json) -> str:
@@ -163,7 +166,7 @@ async def _workloads(on: Asker) -> list[Json]:
     found = []
     for plural, kind in (("deployments", "Deployment"), ("daemonsets", "DaemonSet")):
         for each in await on.listed(f"{base}/{plural}", plural, f"list {plural}.apps") or []:
-            if each["metadata"].get("labels", {}).get(OURS) == "lineside":
+            if _is_ours(each):
                 found += [{**each, "kind": kind}]  # members of a list do not say it
     return found
 
