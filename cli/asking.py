@@ -29,6 +29,7 @@ from coordinator.servers import (
     found_in,
     read_models,
 )
+from lineside.decoding import decoded
 from lineside.ids import NodeId
 from lineside.signals import Load
 
@@ -151,7 +152,7 @@ async def _get(http: aiohttp.ClientSession, url: str, kind: type[T]) -> T | None
         if answer.status != 200:
             return None
         try:
-            return msgspec.json.decode(await answer.read(), type=kind, strict=False)
+            return decoded(await answer.read(), kind, strict=False)
         except msgspec.MsgspecError:
             return None
 
@@ -163,7 +164,7 @@ async def _tokens(http: aiohttp.ClientSession, url: str, model: str, text: str) 
         if answer.status != 200:
             return ()
         try:
-            return msgspec.json.decode(await answer.read(), type=_Tokens).tokens
+            return decoded(await answer.read(), _Tokens).tokens
         except msgspec.MsgspecError:
             return ()
 

@@ -18,6 +18,7 @@ from agent.kv_events import Batch, BlockStored
 from agent.sequence import Gap, Place, Whole
 from agent.subscriber import CannotSubscribe, Subscriber
 from coordinator.engines import Engine
+from lineside.decoding import decoded
 from lineside.hashing import pack
 
 CONNECT_S = 3.0
@@ -211,7 +212,7 @@ async def _post(
         async with http.post(engine.base_url + path, json=body, headers=headers) as answer:
             if answer.status != 200:
                 raise _Failed(f"POST {path} answers {answer.status}")
-            return msgspec.json.decode(await answer.read(), type=kind)
+            return decoded(await answer.read(), kind)
     except TimeoutError:
         raise _Failed(f"POST {path} is not answered in time") from None
     except aiohttp.ClientError:

@@ -32,6 +32,7 @@ from coordinator.servers import (
     without_shared_guesses,
 )
 from lineside import logs
+from lineside.decoding import decoded
 from lineside.ids import EngineId, NodeId
 
 log = logs.get("coordinator.discovery")
@@ -277,7 +278,7 @@ class Discovery:
             if answer.status != 200:
                 return None
             try:
-                return msgspec.json.decode(await answer.read(), type=kind, strict=False)
+                return decoded(await answer.read(), kind, strict=False)
             except msgspec.MsgspecError:
                 return None
 

@@ -12,6 +12,7 @@ import msgspec
 from coordinator.apis import Api
 from coordinator.error_kinds import OVERLOADED, STATUS, anthropic_error, response_error
 from coordinator.refusal import Reply
+from lineside.decoding import decoded
 
 _encode = msgspec.json.encode
 
@@ -57,7 +58,7 @@ class ErrorEvent:
 def read_event(api: Api, data: bytes) -> ErrorEvent:
     """Read the data of an error event of a stream."""
     try:
-        said: Any = msgspec.json.decode(data)
+        said: Any = decoded(data, object)
     except msgspec.DecodeError:
         said = {}
     error = said.get("error") if isinstance(said, dict) else None
@@ -97,7 +98,7 @@ def in_shape(api: Api | None, status: int, body: bytes, request_id: str) -> byte
     if status < 400 or api is not Api.ANTHROPIC_MESSAGES or b'"type":"error"' in body[:64]:
         return body
     try:
-        said: Any = msgspec.json.decode(body)
+        said: Any = decoded(body, object)
     except msgspec.DecodeError:
         return body
     error = said.get("error") if isinstance(said, dict) else None
@@ -113,7 +114,7 @@ def is_no_answer(status: int, body: bytes) -> bool:
     if status not in (404, 405):
         return False
     try:
-        said: Any = msgspec.json.decode(body)
+        said: Any = decoded(body, object)
     except msgspec.DecodeError:
         return True
     if not isinstance(said, dict):

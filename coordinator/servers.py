@@ -15,6 +15,7 @@ import msgspec
 from coordinator.config import EngineSpec
 from coordinator.engines import Engine, ServedModel
 from coordinator.tokens import hub
+from lineside.decoding import decoded
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 
 DEFAULT_KV_PORT = 5557
@@ -73,7 +74,7 @@ class Away:
 
 def read_models(body: bytes) -> Sequence[Card]:
     """Read an answer of `/v1/models`. Raises `msgspec.MsgspecError`."""
-    return msgspec.json.decode(body, type=_Models).data
+    return decoded(body, _Models).data
 
 
 def found_in(

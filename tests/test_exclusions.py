@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from coordinator.attempts import Fault
-from coordinator.breaker import OPEN_S, OPENS_AFTER, Breakers, Cause
+from coordinator.breaker import OPEN_MOST_S, OPEN_S, OPENS_AFTER, Breakers, Cause
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine
-from coordinator.providers.cooldowns import Cooldowns
+from coordinator.providers.cooldowns import ASKED_MOST_S, Cooldowns
 from coordinator.state.exclusions import FORGET_S, KEY, MOST, Entry, Exclusions, Stored
 from coordinator.state.store import Store, StoreUnavailable
 from coordinator.state.stores.sqlite import SqliteStore
@@ -151,6 +152,42 @@ async def test_what_is_old_counts_for_nothing(store: Store) -> None:
     life = await restarted(store, FORGET_S)
     life.find(A, B)
     assert (life.failing(), life.cooldowns.cooling()) == (set(), {})
+
+
+@pytest.mark.parametrize("at", [1e308, -1e308, 4_000_000_000.0])
+async def test_what_another_clock_wrote_counts_for_nothing_and_goes(
+    store: Store, at: float
+) -> None:
+    """Of a time to come it would never be old, and push out what is new."""
+    odd = {EngineId(f"odd:{n}"): Entry("FAILS", at, 5.0) for n in range(MOST)}
+    odd[A] = Entry("FAILS", at, 5.0)
+    await store.compare_and_set(
+        KEY, None, msgspec.json.encode(Stored(odd, {P: Entry("BUSY", at, 5.0)}))
+    )
+    life = await restarted(store, 1.0)
+    life.find(A, B)
+    assert (life.failing(), life.cooldowns.cooling()) == (set(), {})
+    life.fail(B)
+    await life.kept.save()
+    stored = msgspec.json.decode((await store.get(KEY) or pytest.fail()).value, type=Stored)
+    assert (list(stored.engines), stored.providers) == ([B], {})
+
+
+@pytest.mark.parametrize(("said", "taken"), [(1e300, OPEN_MOST_S), (-1e300, 0.0)])
+async def test_no_pause_is_longer_than_ours_are(store: Store, said: float, taken: float) -> None:
+    life = Life(store)
+    entry = Entry("BUSY", life.clock.unix(), said)
+    engines = {A: Entry("FAILS", life.clock.unix(), said)}
+    await store.compare_and_set(KEY, None, msgspec.json.encode(Stored(engines, {P: entry})))
+    await life.kept.load()
+    assert life.breakers.excluded()[A].open_s == taken
+    assert life.cooldowns.cooling()[P].pause_s == (ASKED_MOST_S if taken else 0.0)
+
+
+async def test_what_is_nested_too_deep_is_unreadable(store: Store) -> None:
+    await store.compare_and_set(KEY, None, b'{"x":' + b"[" * 5_000 + b"]" * 5_000 + b"}")
+    life = await restarted(store, 1.0)
+    assert life.breakers.excluded() == {}
 
 
 async def test_an_engine_that_comes_back_later_begins_anew(store: Store) -> None:

@@ -32,6 +32,7 @@ from coordinator.refusal import to_reply
 from coordinator.rules import pools_shown
 from coordinator.service import Service
 from lineside import logs
+from lineside.decoding import decoded
 
 log = logs.get("coordinator.doors.admin")
 
@@ -210,7 +211,7 @@ class Admin:
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         try:
-            asked = msgspec.json.decode(await request.read(), type=_Asked)
+            asked = decoded(await request.read(), _Asked)
         except msgspec.MsgspecError as error:
             return _error(400, f"send {{path, headers, body}}: {error}")
         api = PATHS.get(asked.path)

@@ -11,6 +11,7 @@ from coordinator.apis import Api
 from coordinator.doors.sse import Carried, stream_of
 from coordinator.limits import Usage
 from coordinator.translate import answers
+from lineside.decoding import decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class _Said(msgspec.Struct):
 def _is_answer(body: bytes, api: Api) -> bool:
     """Whether what came with status 200 is one: not a page, nothing, or an error after all."""
     try:
-        said = msgspec.json.decode(body, type=_Said)
+        said = decoded(body, _Said)
     except msgspec.MsgspecError:
         return False
     return said.error is None or api is Api.OPENAI_RESPONSES  # where an answer can have failed

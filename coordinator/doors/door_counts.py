@@ -24,6 +24,7 @@ from coordinator.error_shapes import in_shape, is_no_answer
 from coordinator.limits import NOBODY
 from coordinator.refusal import NotCounted, Reply
 from coordinator.service import Service
+from lineside.decoding import decoded
 
 COUNT_S = 10.0
 """For one count; an engine renders and encodes, beside all that it computes."""
@@ -108,7 +109,7 @@ def _of_provider(
     if status != 200:
         return None
     try:
-        return _counted(call, msgspec.json.decode(read, type=_Counted).input_tokens)
+        return _counted(call, decoded(read, _Counted).input_tokens)
     except msgspec.MsgspecError:
         return None
 

@@ -23,6 +23,7 @@ from coordinator.doors.offers import Offer
 from coordinator.doors.query import Asked, Queries, Query, Refused
 from coordinator.doors.reports import Event, Report
 from coordinator.limits import Usage
+from lineside.decoding import decoded
 
 ROUTE = "/lineside/v1/route"
 REPORT = "/lineside/v1/report"
@@ -94,7 +95,7 @@ class JsonDoor:
 
     async def _route(self, caller: Caller, raw: bytes) -> web.Response:
         heavy, size = self._queries.heavy, len(raw)
-        asked = await heavy.run(lambda: msgspec.json.decode(raw, type=_Ask), size)
+        asked = await heavy.run(lambda: decoded(raw, _Ask), size)
         tenant = tenant_of(caller, asked.tenant)
         if isinstance(tenant, NotYours):
             return _error(400 if tenant.malformed else 403, tenant.text)
@@ -113,7 +114,7 @@ class JsonDoor:
         return await heavy.run(lambda: _json(to_json(answer)), size)
 
     async def _report(self, caller: Caller, raw: bytes) -> web.Response:
-        told = msgspec.json.decode(raw, type=_Tell)
+        told = decoded(raw, _Tell)
         report = Report(
             decision_id=told.decision_id,
             event=Event(told.event),

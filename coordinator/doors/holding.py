@@ -15,6 +15,7 @@ from coordinator.doors.stored import Holder, Holders
 from coordinator.engines import Engine, EngineView
 from coordinator.refusal import NoEngineReady, Refusal, ResponseGone, ResponseUnknown
 from lineside.clock import Clock
+from lineside.decoding import decoded
 from lineside.ids import TenantId
 
 LOOK_S = 1.0
@@ -108,7 +109,7 @@ class Holding:
                 answer = await self._asides.ask(engine, "GET", path, PLAIN)
                 async with answer:
                     body = await whole(answer) if answer.status == 200 else None
-            return None if body is None else msgspec.json.decode(body, type=_Stored).model
+            return None if body is None else decoded(body, _Stored).model
         except (*ERRORS, msgspec.DecodeError):
             return None
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from lineside.decoding import decoded
+
 Query: TypeAlias = Sequence[tuple[str, str]]
 Body: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
@@ -49,7 +51,7 @@ class Answer:
     def reason(self) -> str:
         """What it says of a failure, in one line."""
         try:
-            said = msgspec.json.decode(self.body, type=_Said).message
+            said = decoded(self.body, _Said).message
         except msgspec.MsgspecError:
             said = ""
         said = " ".join(said.split())[:MESSAGE_CHARS]

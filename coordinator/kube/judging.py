@@ -135,9 +135,7 @@ class _Court:
         changed = [i for i, form in forms.items() if self._good.get(i) != form]
         return sorted(changed, key=lambda i: (i not in self._good, self._objects[i].created, i))
 
-    def _in_parts(
-        self, forms: Forms, changed: Sequence[Ident]
-    ) -> tuple[dict[Ident, Form], _Seen]:
+    def _in_parts(self, forms: Forms, changed: Sequence[Ident]) -> tuple[dict[Ident, Form], _Seen]:
         """Let changes in that bring no new error; for when the errors are about others.
 
         They are tried in parts, halved where one brings an error: a look at all takes a while.

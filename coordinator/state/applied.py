@@ -19,6 +19,7 @@ from coordinator.state.store import (
     StoreUnavailable,
     Write,
 )
+from lineside.decoding import decoded
 
 PREFIX = "resources/"
 CURRENT = PREFIX + "current"
@@ -92,7 +93,7 @@ def found_in(keys: Mapping[str, Stored]) -> Sets:
     for key, stored in keys.items():
         if key.startswith(SETS):
             try:
-                each = msgspec.json.decode(stored.value, type=Applied)
+                each = decoded(stored.value, Applied)
             except msgspec.DecodeError:
                 continue  # of another release
             sets[each.number] = each

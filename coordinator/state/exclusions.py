@@ -10,13 +10,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from coordinator.breaker import Breakers, Exclusion
+from coordinator.breaker import OPEN_MOST_S, Breakers, Exclusion
 from coordinator.breaker import Cause as EngineCause
+from coordinator.providers.cooldowns import ASKED_MOST_S, Cooldown, Cooldowns
 from coordinator.providers.cooldowns import Cause as ProviderCause
-from coordinator.providers.cooldowns import Cooldown, Cooldowns
 from coordinator.state.store import Store, StoreUnavailable
 from lineside import logs
 from lineside.clock import Clock
+from lineside.decoding import decoded
 from lineside.ids import EngineId
 
 log = logs.get("coordinator.state.exclusions")
@@ -111,14 +112,16 @@ class Exclusions:
         engines, providers = self._breakers.excluded(), self._cooldowns.cooling()
         for engine, entry in stored.engines.items():
             age_s = max(0.0, unix - entry.at)
-            if age_s < FORGET_S and entry.cause in EngineCause.__members__:
-                was = Exclusion(EngineCause[entry.cause], entry.open_s, now - age_s)
+            if _counts(entry, unix) and entry.cause in EngineCause.__members__:
+                open_s = min(max(entry.open_s, 0.0), OPEN_MOST_S)
+                was = Exclusion(EngineCause[entry.cause], open_s, now - age_s)
                 self._breakers.restore(engine, was, now)
         for provider, entry in stored.providers.items():
             age_s = max(0.0, unix - entry.at)
-            if age_s < FORGET_S and entry.cause in ProviderCause.__members__:
+            if _counts(entry, unix) and entry.cause in ProviderCause.__members__:
                 cause, began = ProviderCause[entry.cause], now - age_s
-                self._cooldowns.restore(provider, Cooldown(cause, began, entry.open_s, entry.asked))
+                pause_s = min(max(entry.open_s, 0.0), ASKED_MOST_S)
+                self._cooldowns.restore(provider, Cooldown(cause, began, pause_s, entry.asked))
         # What was found out before the store could be read is not in it.
         self._written = (
             {e: was for e, was in self._breakers.excluded().items() if e not in engines},
@@ -154,13 +157,18 @@ def _kept(
     entries = {**before, **changed}
     for name in ended:
         entries.pop(name, None)
-    latest = sorted(entries.items(), key=lambda item: item[1].at, reverse=True)[:MOST]
-    return {name: entry for name, entry in latest if unix - entry.at < FORGET_S}
+    counts = [(name, entry) for name, entry in entries.items() if _counts(entry, unix)]
+    return dict(sorted(counts, key=lambda item: item[1].at, reverse=True)[:MOST])
+
+
+def _counts(entry: Entry, unix: float) -> bool:
+    """Whether an entry says anything. Of a time to come it would count until then: for days."""
+    return abs(unix - entry.at) < FORGET_S
 
 
 def _decoded(value: bytes) -> Stored:
     try:
-        return msgspec.json.decode(value, type=Stored)
+        return decoded(value, Stored)
     except msgspec.MsgspecError:
         log.warning("exclusions unreadable", key=KEY)
         return NOTHING

@@ -8,6 +8,7 @@ import msgspec
 from coordinator.predict import Learned
 from coordinator.state.store import Store, StoreUnavailable
 from lineside import logs
+from lineside.decoding import decoded
 
 log = logs.get("coordinator.state.learned_store")
 
@@ -38,7 +39,7 @@ class LearnedStore:
         if stored is None:
             return
         try:
-            said = msgspec.json.decode(stored.value)
+            said = decoded(stored.value, object)
         except msgspec.DecodeError:
             log.warning("learned times unreadable", key=KEY)
             return

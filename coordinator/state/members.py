@@ -13,6 +13,7 @@ from coordinator.state.following import Following
 from coordinator.state.store import Store
 from coordinator.state.tenure import Tenure
 from lineside.clock import Clock
+from lineside.decoding import decoded
 from lineside.ids import NodeId
 
 PREFIX = "members/"
@@ -73,7 +74,7 @@ class Membership:
         for key, stored in self.following.entries.items():
             if key.startswith(COORDINATORS):
                 try:
-                    said = msgspec.json.decode(stored.value, type=Coordinator)
+                    said = decoded(stored.value, Coordinator)
                 except msgspec.DecodeError:
                     continue  # of another release
                 found[key.removeprefix(COORDINATORS)] = said

@@ -13,6 +13,7 @@ import msgspec
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine
 from coordinator.state.store import Store, Stored, StoreUnavailable
+from lineside.decoding import decoded
 
 KEY = "cluster/assignment"
 
@@ -89,7 +90,7 @@ def _read(stored: Stored | None) -> _Numbered:
     if stored is None:
         return _Numbered(0, "")
     try:
-        return msgspec.json.decode(stored.value, type=_Numbered)
+        return decoded(stored.value, _Numbered)
     except (msgspec.DecodeError, UnicodeDecodeError):
         # Earlier releases kept the fingerprint alone, and the store's revision was the number.
         return _Numbered(stored.revision, "")

@@ -18,6 +18,7 @@ from coordinator.apis import TEMPLATED
 from coordinator.canonical import FORBIDDEN_KEYS, Canonical, Changes, rewrite
 from coordinator.engines import Engine
 from lineside.clock import Clock
+from lineside.decoding import decoded
 from lineside.hashing import pack
 from lineside.ids import EngineId
 
@@ -95,6 +96,9 @@ class _Tokenized(msgspec.Struct):
 
 class _Rendered(msgspec.Struct):
     token_ids: list[int]
+
+
+_ANY_RENDERED: Any = _Rendered | list[_Rendered]
 
 
 RENDER_CHAT, RENDER_COMPLETION = "/v1/chat/completions/render", "/v1/completions/render"
@@ -224,14 +228,14 @@ class EngineTokenize:
 
 def _tokenized(answer: bytes) -> bytes:
     try:
-        return pack(msgspec.json.decode(answer, type=_Tokenized).tokens)
+        return pack(decoded(answer, _Tokenized).tokens)
     except (msgspec.DecodeError, OverflowError) as error:
         raise _BadAnswer from error
 
 
 def _rendered(answer: bytes) -> bytes:
     try:
-        prompts = msgspec.json.decode(answer, type=_Rendered | list[_Rendered])
+        prompts = decoded(answer, _ANY_RENDERED)
         first = prompts if isinstance(prompts, _Rendered) else prompts[0]
         return pack(first.token_ids)
     except (msgspec.DecodeError, OverflowError, IndexError) as error:

@@ -10,6 +10,7 @@ import msgspec
 
 from coordinator.apis import Api
 from coordinator.error_kinds import anthropic_error, openai_error, response_error
+from lineside.decoding import decoded
 
 _encode = msgspec.json.encode
 
@@ -77,7 +78,7 @@ def event(client: Api, status: int, text: str, data: bytes) -> bytes:
     """Return an error as the last event of a stream, instead of one with that data."""
     if client is Api.OPENAI_RESPONSES:
         try:
-            number = msgspec.json.decode(data, type=_Numbered).sequence_number
+            number = decoded(data, _Numbered).sequence_number
         except msgspec.MsgspecError:
             number = 0
         return b"event: error\ndata: " + responses_event(status, text, number) + b"\n\n"
@@ -93,7 +94,7 @@ def of(client: Api, status: int, text: str) -> bytes:
 def text_of(body: bytes) -> str:
     """Return the message in any backend's error; empty: there is none."""
     try:
-        said = msgspec.json.decode(body)
+        said = decoded(body, object)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return ""
     if not isinstance(said, dict):

@@ -15,6 +15,7 @@ import msgspec
 from coordinator.trust.proof import Denied, Shown, Why
 from lineside import logs
 from lineside.clock import Clock
+from lineside.decoding import decoded
 from lineside.ids import NodeId
 
 PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
@@ -195,8 +196,8 @@ class TokenReview:
             "spec": {"token": token, "audiences": [self._audience]},
         }
         try:
-            said = msgspec.json.decode(await self._api.create(PATH, question), type=_Review).status
-        except (msgspec.MsgspecError, RecursionError):
+            said = decoded(await self._api.create(PATH, question), _Review).status
+        except msgspec.MsgspecError:
             raise CannotAsk("its answer is no TokenReview") from None
         if not said.authenticated or self._audience not in said.audiences:
             text = (
