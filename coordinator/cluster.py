@@ -12,7 +12,8 @@ from lineside.ids import EngineId, GroupId, NodeId
 from lineside.signals import Load, NodeGpus, Status
 
 VIEW_FOR_S = 0.02
-"""A view serves the requests of this long, unless something is heard: ages may lag by as much."""
+"""A view serves the requests of this long, unless something but a load is heard: loads and ages may
+lag by as much. Hundreds of engines that report in turn would else have all views made anew."""
 
 GPU_FOR_S = 5.0
 """How long a GPU's utilization says something: agents read it every second."""
@@ -149,7 +150,7 @@ class Cluster:
         record = self._records.get(engine)
         if record and (record.load is None or observed_at >= record.load_at):
             record.load, record.load_at = load, observed_at
-            self._changed(record)
+            record.view = None  # a snapshot shows it at once, a decision when its views are due
 
     def observe_digest(
         self,
