@@ -87,7 +87,8 @@ class Discovery:
         self._tasks: asyncio.TaskGroup | None = None
         self._watching: dict[EngineSpec, asyncio.Task[None]] = {}
         self._wake = {spec: asyncio.Event() for spec in specs}
-        self._listeners: dict[str, Listener] = {}
+        self._listeners: dict[EngineSpec, dict[str, Listener]] = {}
+        """Who listens at the event endpoints of a server's engines, where that is known."""
         self._guessed: set[EngineSpec] = set()
         """Servers whose event ports are vLLM's usual ones, for want of any word about them."""
         self._published: tuple[Engine, ...] = ()
@@ -141,7 +142,14 @@ class Discovery:
             self._watching[spec] = tasks.create_task(watch, name=f"discovery of {spec.url}")
 
     def _forget(self, spec: EngineSpec) -> None:
-        for known in (self._engines, self._away, self._met, self._pods, self._wake):
+        for known in (
+            self._engines,
+            self._away,
+            self._met,
+            self._pods,
+            self._wake,
+            self._listeners,
+        ):
             known.pop(spec, None)
         self._guessed.discard(spec)
         self._credentials.drop(spec)
@@ -230,19 +238,20 @@ class Discovery:
     async def _engines_of(self, spec: EngineSpec, found: Found) -> tuple[Engine, ...]:
         guessed = spec in self._guessed
         engines = [
-            await self._with_direction(engine, guessed)
+            await self._with_direction(spec, engine, guessed)
             for engine in engines_of(spec, found, self._node, self._stride)
         ]
         pod = self._pods.get(spec)
         return tuple(engines if pod is None else [_in_pod(each, pod) for each in engines])
 
-    async def _with_direction(self, engine: Engine, guessed: bool) -> Engine:
+    async def _with_direction(self, spec: EngineSpec, engine: Engine, guessed: bool) -> Engine:
         """Find out whether the engine's publisher binds its endpoint or connects to it."""
         if not engine.events:
             return engine
-        listener = self._listeners.get(engine.events, Listener.UNKNOWN)
+        listeners = self._listeners.setdefault(spec, {})
+        listener = listeners.get(engine.events, Listener.UNKNOWN)
         if listener in (Listener.UNKNOWN, Listener.NOBODY):
-            listener = self._listeners[engine.events] = await listener_at(engine.events)
+            listener = listeners[engine.events] = await listener_at(engine.events)
         if listener is Listener.NOBODY and guessed:
             return replace(engine, events="", replay="")
         binds = listener in (Listener.NOBODY, Listener.SUBSCRIBER)

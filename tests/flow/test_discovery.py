@@ -92,6 +92,12 @@ class Watched:
     def away(self) -> list[str]:
         return [view.away for view in self.cluster.snapshot(0.0).engines]
 
+    async def two_looks(self, engine: str) -> None:
+        """Wait until an engine has been asked twice more: one look may have been under way."""
+        for _ in range(2):
+            self.looked.clear()
+            await until(lambda: engine in self.looked)
+
 
 @asynccontextmanager
 async def watching(*specs: EngineSpec) -> AsyncIterator[Watched]:
@@ -216,7 +222,7 @@ async def test_servers_of_pods_come_are_held_back_and_leave() -> None:
         appeared = watched.appeared.count(found.id)
         watched.discovery.follow({spec: pod(unfit="its pod is not ready", app="vllm")})
         assert watched.away() == ["", "its pod is not ready"]
-        await asyncio.sleep(0.15)  # looks go on, and change nothing of it
+        await watched.two_looks(found.id)  # they change nothing of it
         assert watched.away() == ["", "its pod is not ready"]
         watched.discovery.follow({spec: pod(app="vllm", tier="gold")})
         assert watched.away() == ["", ""]
@@ -224,7 +230,7 @@ async def test_servers_of_pods_come_are_held_back_and_leave() -> None:
         await until(lambda: watched.appeared.count(found.id) == appeared + 1)
         watched.discovery.follow({})
         assert [engine.endpoint for engine in watched.engines()] == [found_at(named)]
-        await asyncio.sleep(0.1)
+        await watched.two_looks(found_at(named))
         assert len(watched.engines()) == 1
 
 
@@ -240,6 +246,21 @@ async def test_another_pod_at_the_same_address_is_another_engine() -> None:
         assert not watched.cluster.snapshot(0.0).engines[0].linked
         await until(lambda: watched.away() == [""])
         assert watched.appeared == [id, id]
+
+
+async def test_the_direction_of_another_pods_events_is_found_out_anew() -> None:
+    async with bound(zmq.PUB) as endpoint:
+        engine = FakeEngine(sources=source(endpoint))
+    async with fake_engines(engine), watching() as watched:
+        spec = EngineSpec(url=engine.url)
+        with zmq.asyncio.Context() as context, context.socket(zmq.PUB) as socket:
+            socket.bind(endpoint)
+            watched.discovery.follow({spec: pod("u1")})
+            await until(lambda: watched.away() == [""])
+            assert not watched.engines()[0].events_bind
+        watched.discovery.follow({spec: pod("u2")})  # nobody is bound there: its publisher connects
+        await until(lambda: watched.away() == [""])
+        assert watched.engines()[0].events_bind
 
 
 async def test_servers_of_pods_get_their_key_and_others_at_the_address_do_not(
