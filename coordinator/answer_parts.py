@@ -10,6 +10,7 @@ import msgspec
 
 from coordinator.apis import Api
 from coordinator.limits import Usage
+from lineside.decoding import Reader
 
 
 class _Details(msgspec.Struct):
@@ -123,11 +124,11 @@ class ResponseEvent(msgspec.Struct):
     response: Response | None = None
 
 
-CHUNK = msgspec.json.Decoder(Chunk)
-MESSAGE_EVENT = msgspec.json.Decoder(MessageEvent)
-RESPONSE_EVENT = msgspec.json.Decoder(ResponseEvent)
-_MESSAGE = msgspec.json.Decoder(_Message)
-_RESPONSE = msgspec.json.Decoder(Response)
+CHUNK = Reader(Chunk)
+MESSAGE_EVENT = Reader(MessageEvent)
+RESPONSE_EVENT = Reader(ResponseEvent)
+_MESSAGE = Reader(_Message)
+_RESPONSE = Reader(Response)
 
 STARTS = frozenset(
     {

@@ -30,6 +30,7 @@ from coordinator.translate.events import (
 )
 from coordinator.translate.frames import BrokenFrame, ServerSentEvents
 from coordinator.translate.stops import FROM_ANTHROPIC
+from lineside.decoding import Reader
 
 STATUSES = {
     "invalid_request_error": 400,
@@ -117,15 +118,15 @@ class _Event(_Kind):
     error: _Error | None = None
 
 
-_KIND = msgspec.json.Decoder(_Kind)
-_EVENT = msgspec.json.Decoder(_Event)
+_KIND = Reader(_Kind)
+_EVENT = Reader(_Event)
 _KINDS = frozenset(
     {
         *("message_start", "message_delta", "message_stop", "error"),
         *("content_block_start", "content_block_delta", "content_block_stop"),
     }
 )
-_MESSAGE = msgspec.json.Decoder(_Message)
+_MESSAGE = Reader(_Message)
 
 
 class AnthropicReader:

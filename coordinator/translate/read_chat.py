@@ -27,6 +27,7 @@ from coordinator.translate.events import (
 )
 from coordinator.translate.frames import BrokenFrame, ServerSentEvents
 from coordinator.translate.stops import FROM_CHAT
+from lineside.decoding import Reader
 
 
 class _Summary(msgspec.Struct):
@@ -114,7 +115,7 @@ class _Answer(msgspec.Struct):
     error: _Error | str | None = None
 
 
-_ANSWER = msgspec.json.Decoder(_Answer)
+_ANSWER = Reader(_Answer)
 _DONE = b"[DONE]"
 
 

@@ -30,6 +30,7 @@ from coordinator.translate.events import (
 )
 from coordinator.translate.frames import BrokenFrame, EventStreamFrames
 from coordinator.translate.stops import FROM_CONVERSE
+from lineside.decoding import Reader
 
 STATUSES = {
     "validationException": 400,
@@ -107,8 +108,8 @@ class _Answer(msgspec.Struct, rename="camel"):
     usage: _Usage | None = None
 
 
-_EVENT = msgspec.json.Decoder(_Event)
-_ANSWER = msgspec.json.Decoder(_Answer)
+_EVENT = Reader(_Event)
+_ANSWER = Reader(_Answer)
 
 
 class ConverseReader:
