@@ -206,7 +206,7 @@ PROBLEMS: dict[str, tuple[Callable[[dict[str, Any]], None], str, str, str, str]]
         "coordinators",
         "problem",
         "lineside-coordinator-1 is not ready: coordinator waits: ImagePullBackOff",
-        "kubectl describe pod lineside-coordinator-1",
+        "kubectl -n lineside describe pod lineside-coordinator-1",
     ),
     "a coordinator that waits for engines": (
         changed(f"{COORDINATOR}/readyz", {"ready": False, "reasons": ["no engine can be reached"]}),
@@ -282,7 +282,7 @@ PROBLEMS: dict[str, tuple[Callable[[dict[str, Any]], None], str, str, str, str]]
         "agents",
         "problem",
         "1 of 2 agents are ready",
-        "kubectl get pods",
+        "kubectl -n lineside get pods",
     ),
     "no agents": (
         changed(f"/apis/apps/v1/namespaces/{NS}/daemonsets", listed()),
@@ -358,7 +358,7 @@ PROBLEMS: dict[str, tuple[Callable[[dict[str, Any]], None], str, str, str, str]]
         "engine",
         "problem",
         "its pod is not ready: running",
-        "kubectl describe pod",
+        "kubectl -n lineside logs vllm-a-0",
     ),
     "GPUs that an agent cannot read": (
         lambda answers: (
@@ -704,3 +704,14 @@ async def test_engines_of_other_namespaces_are_found_by_their_worker_sets() -> N
         (f"{NS}/vllm-a-0", ""),
         ("ml/vllm-a-0", "far"),
     ]
+
+
+async def test_in_a_namespace_without_lineside_it_is_said_where_it_runs() -> None:
+    answers = healthy() | {"/api/v1/namespaces/nowhere/pods": listed()}
+    reports = judged(await look(Scripted(answers, set()), "nowhere"), "0.1.0", NOW)
+    (found,) = (each for each in said_in(reports) if each[0] == "coordinators")
+    assert found[2:] == (
+        "no coordinator runs in nowhere",
+        "it runs in lineside: name that with -n",
+    )
+    assert "rights" not in [report.url for report in reports]

@@ -38,7 +38,9 @@ def of_engine(
 def _itself(server: Server, has_key: bool) -> Iterator[Check]:
     if (why := why_not_ready(server.pod)) is not None:
         text = f"its pod is not ready: {why}"
-        yield Check("ready", "problem", text, f"kubectl describe pod, logs of {server.name}")
+        namespace, _, name = server.name.partition("/")
+        on = f"kubectl -n {namespace}"
+        yield Check("ready", "problem", text, f"{on} describe pod {name}; {on} logs {name}")
     if not server.worker_set:
         text = "no InferenceWorkerSet selects it: coordinators know it only if their settings do"
         yield Check("worker_set", "note", text)

@@ -133,6 +133,8 @@ def _coordinators(seen: Seen, release: str) -> Iterator[Check]:
     if not seen.coordinators:
         text = f"no coordinator runs in {seen.namespace}"
         help = "install the chart lineside, or name its namespace with -n"
+        if seen.others:
+            help = f"it runs in {', '.join(seen.others)}: name that with -n"
         yield Check("coordinators", "problem", text, help)
         return
     for each in seen.coordinators:
@@ -150,7 +152,8 @@ def _coordinator(process: Process) -> Iterator[Check]:
     if reasons := state.get("reasons"):
         yield Check("ready", "problem", f"{name} is not ready: {'; '.join(reasons)}")
     elif why is not None:
-        help = f"kubectl describe pod {name}; kubectl logs {name}"
+        on = f"kubectl -n {process.pod['metadata']['namespace']}"
+        help = f"{on} describe pod {name}; {on} logs {name}"
         yield Check("ready", "problem", f"{name} is not ready: {why}", help)
     else:
         yield Check("ready", "ok", f"{name} is ready")
@@ -187,7 +190,8 @@ def _agents(seen: Seen, release: str) -> Iterator[Check]:
             yield Check("agents", "problem", text, "agent.nodeSelector, agent.tolerations")
         elif ready < wanted:
             text = f"{name}: {ready} of {wanted} agents are ready"
-            yield Check("agents", "problem", text, f"kubectl get pods -o wide; {_first_why(seen)}")
+            help = f"kubectl -n {seen.namespace} get pods -o wide; {_first_why(seen)}"
+            yield Check("agents", "problem", text, help)
         else:
             yield Check("agents", "ok", f"{name}: {ready} agents, all ready")
     for agent in seen.agents:
@@ -196,7 +200,10 @@ def _agents(seen: Seen, release: str) -> Iterator[Check]:
 
 def _first_why(seen: Seen) -> str:
     whys = ((each.name, why_not_ready(each.pod)) for each in seen.agents)
-    return next((f"{name}: {why}" for name, why in whys if why), "kubectl describe daemonset")
+    return next(
+        (f"{name}: {why}" for name, why in whys if why),
+        f"kubectl -n {seen.namespace} describe daemonset",
+    )
 
 
 def _agent(agent: Process) -> Iterator[Check]:

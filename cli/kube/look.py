@@ -81,6 +81,8 @@ class Seen:
 
     release: str
     namespace: str
+    others: list[str]
+    """Namespaces beside it in which processes of ours were seen."""
     definitions: list[Json] | None
     coordinators: list[Process]
     agents: list[Process]
@@ -116,14 +118,16 @@ async def look(api: Api, namespace: str) -> Seen:
         ),
         _workloads(on),
     )
-    pods = [*(pods or []), *await _elsewhere(on, sets)]
-    ours = [pod for pod in pods if _is_ours(pod)]
+    ours, elsewhere = [pod for pod in pods or () if _is_ours(pod)], await _elsewhere(on, sets)
+    pods = [*(pods or []), *elsewhere]
+    homes = {pod["metadata"]["namespace"] for pod in elsewhere if _is_ours(pod)}
     coordinators = [pod for pod in ours if _component(pod) == "coordinator"]
     agents = [pod for pod in ours if _component(pod) == "agent"]
     config = await _config(on, coordinators)
     return Seen(
         release=str(release.said.get("gitVersion", "")),
         namespace=namespace,
+        others=sorted(homes),
         definitions=_of_our_group(definitions),
         coordinators=await _processes(on, coordinators, 9090, with_state=True),
         agents=await _processes(on, agents, 9091, with_state=False),
