@@ -26,6 +26,7 @@ from cli.shown import (
     number,
     pair,
     percent,
+    printable,
     seconds,
     short,
     table,
@@ -212,7 +213,8 @@ def _of_cluster(said: Mapping[str, Any], cluster: Mapping[str, Any]) -> Iterable
 
 def _finding(finding: Mapping[str, Any]) -> str:
     place = ":".join(str(finding[key]) for key in ("file", "line", "col") if finding.get(key))
-    return text(f"{place}: {finding['code']}: {finding['message']}")
+    level = "warning: " if finding.get("severity") == "warning" else ""
+    return printable(f"{place}: {level}{finding['code']}: {finding['message']}")
 
 
 async def _decisions(arguments: argparse.Namespace) -> int:

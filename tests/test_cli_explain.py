@@ -212,7 +212,7 @@ def test_policies_are_a_table_with_what_is_wrong_below() -> None:
         ],
         "source": "policies",
         "rejected": True,
-        "findings": [finding],
+        "findings": [finding, finding | {"severity": "warning", "message": "x" * TEXT_CHARS}],
     }
     assert printed(policies_shown(said)) == (
         """\
@@ -221,7 +221,10 @@ default/burst         7  Enforce  a, b
 revision 4
 from policies
 the last edit was rejected; the set before it is in force
-p.yaml:3:5: unknown-field: no"""
+p.yaml:3:5: unknown-field: no
+p.yaml:3:5: warning: unknown-field:
+"""
+        + "x" * TEXT_CHARS
     )
 
 
