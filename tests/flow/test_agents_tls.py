@@ -181,26 +181,31 @@ async def test_an_agent_trusts_nobody_but_a_coordinator_of_its_authority_and_nam
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with coordinator(tmp_path) as running:
-        pair = running.authority.sign("agent", uris=for_node(NODE))
-        stranger = Authority(tmp_path, "stranger")
-        ca = running.authority.file
-        for dialling, text, cause in (
-            (shows(stranger.file, pair), "none of the authorities in `tls.ca_file`", OURS),
-            (shows(ca, pair, "other.svc"), "is not for `other.svc`", NAME),
-            (Dialling.plaintext(), "the coordinator asks for TLS: set `transport: tls`", PLAINTEXT),
-        ):
-            caplog.clear()
-            async with agent(dialling, running.grpc) as reporter:
-                await until(lambda: list(words(caplog, running.grpc)))
-                assert not reporter.connected
-            ((event, reason),) = set(words(caplog, running.grpc))
-            assert (event, text in reason) == ("no trust", True), reason
+    async with coordinator(tmp_path) as running, AsyncExitStack() as stack:
+        ca, pair = running.authority.file, running.authority.sign("agent", uris=for_node(NODE))
+        wrong = {
+            "none of the authorities in `tls.ca_file`": shows(
+                Authority(tmp_path, "stranger").file, pair
+            ),
+            "is not for `other.svc`": shows(ca, pair, "other.svc"),
+            "the coordinator asks for TLS: set `transport: tls`": Dialling.plaintext(),
+        }
+        agents = [
+            await stack.enter_async_context(agent(dialling, running.grpc))
+            for dialling in wrong.values()
+        ]
+        await until(lambda: len(set(words(caplog, running.grpc))) == len(wrong))
+        told = set(words(caplog, running.grpc))
+        assert {event for event, _ in told} == {"no trust"}
+        for text in wrong:
+            assert len([reason for _, reason in told if text in reason]) == 1, told
+        for cause in (OURS, NAME, PLAINTEXT):
             await until(partial(said_there, running, cause))
-        async with agent(
-            shows(running.authority.file, pair, "lineside-agents.svc"), running.grpc
-        ) as it:
-            await until(lambda: it.connected)
+        assert not any(each.connected for each in agents)
+        it = await stack.enter_async_context(
+            agent(shows(ca, pair, "lineside-agents.svc"), running.grpc)
+        )
+        await until(lambda: it.connected)
 
 
 async def test_a_node_speaks_for_itself_alone(
