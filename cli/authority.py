@@ -6,7 +6,7 @@ folder for each of `nodes/`, each with tls.crt, tls.key and the authority's ca.c
 
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class Pair:
     """A certificate, its key, and who signed it, in PEM."""
 
     chain: bytes
-    key: bytes
+    key: bytes = field(repr=False)
     authority: bytes
 
     @property
