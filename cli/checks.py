@@ -170,6 +170,12 @@ def _events(seen: Seen, rank: Rank) -> Iterator[Check]:
         yield Check("events", "problem", f"{text} {BY_LOAD}", f"publish to all: {events_flag()}")
     elif rank.listener is Listener.PUBLISHER:
         yield Check("events", "ok", f"events are published at {events}{of}, and that answers here")
+    elif rank.listener is Listener.NOBODY and seen.spec.kv is not None:
+        text = f"nobody publishes at {events}{of}, which `kv` names: {BY_LOAD}"
+        help = "leave `kv` out where the engine names its port (vLLM 0.31 and newer), or correct it"
+        yield Check(
+            "events", "warning", text, f"{help}; right only if its publisher connects there"
+        )
     elif rank.listener in (Listener.NOBODY, Listener.SUBSCRIBER):
         is_read = " (one listens there now)" if rank.listener is Listener.SUBSCRIBER else ""
         text = f"its publisher connects to {events}{of}, so the agent listens there{is_read}:"

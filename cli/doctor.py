@@ -56,6 +56,8 @@ async def _doctor(arguments: argparse.Namespace, command: argparse.ArgumentParse
         arguments.kubeconfig or arguments.context or arguments.namespace
     ):
         command.error("--kubeconfig, --context and -n go with --kubernetes")
+    if arguments.kubernetes and arguments.probe:
+        command.error("--probe goes with --engine")
     if arguments.kubernetes:
         return await _of_cluster(arguments)
     reports = await examine(arguments.engine, with_probe=arguments.probe)

@@ -88,6 +88,11 @@ def test_rare_options_are_kept_for_help_all(capsys: pytest.CaptureFixture[str]) 
             "lineside doctor: say one of --engine URL and --kubernetes",
             id="two of what only one can be",
         ),
+        pytest.param(
+            ["doctor", "--kubernetes", "--probe"],
+            "lineside doctor: --probe goes with --engine",
+            id="an option of the other form",
+        ),
     ],
 )
 def test_an_error_is_the_usage_and_one_line(

@@ -145,6 +145,17 @@ CONNECTS = "let it listen: " + events_flag()
             id="a publisher that connects",
         ),
         pytest.param(
+            seen(
+                sources("get_kv_event_sources"), listener=Listener.NOBODY, kv="tcp://127.0.0.1:5567"
+            ),
+            "events",
+            "warning",
+            "nobody publishes at tcp://127.0.0.1:5567, which `kv` names",
+            "leave `kv` out where the engine names its port (vLLM 0.31 and newer), or correct it;"
+            " right only if its publisher connects there",
+            id="an address that the operator got wrong",
+        ),
+        pytest.param(
             seen(sources("get_kv_event_sources_connect_mode"), listener=Listener.SUBSCRIBER),
             "events",
             "warning",
