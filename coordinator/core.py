@@ -72,11 +72,9 @@ def core_of(
     stack.callback(tokens.close)
     breakers, rules = Breakers(cluster, config.stalled_s), Rules(cluster)
     learned, peers = Learned(config.prefill_tokens_per_s, config.step_s), Peers()
-    inflight = InFlight(peers.sums)
     service = _service(
-        config, breakers, rules, caches, tokens, learned, inflight, secret, registry, keys
+        config, breakers, rules, caches, tokens, learned, peers, secret, registry, keys
     )
-    service.decider.claimed_elsewhere = peers.units
     stack.callback(service.heavy.close)
     return Core(cluster, caches, rules, tokens, learned, breakers, service, peers)
 
@@ -88,7 +86,7 @@ def _service(
     caches: Caches,
     tokens: Tokens,
     learned: Learned,
-    inflight: InFlight,
+    peers: Peers,
     secret: Secret,
     registry: CollectorRegistry,
     keys: ProviderKeys,
@@ -98,7 +96,8 @@ def _service(
         rules=rules,
         overlaps=caches,
         tokens=tokens,
-        inflight=inflight,
+        inflight=InFlight(peers.sums),
+        claimed_elsewhere=peers.units,
         overlay=Overlay(),
         recent=RecentWork(),
         predictor=learned,
