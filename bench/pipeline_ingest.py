@@ -32,7 +32,7 @@ from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Own, Peers
 from coordinator.state.secret import Secret
 from coordinator.state.stores.sqlite import SqliteStore
-from coordinator.trust.proof import SharedToken
+from coordinator.trust.proof import All
 from lineside.clock import SystemClock
 from lineside.digest import Delta, SnapshotChunk
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, ModelName, NodeId
@@ -235,7 +235,7 @@ async def measure(window_s: float) -> dict[str, float]:
         Secret(b"secret"),
         SystemClock(),
         "c1",
-        SharedToken(None),
+        All(()),
         numbering,
         Own(InFlight(), Overlay()),
         Peers(),

@@ -62,13 +62,13 @@ class Proof(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SharedToken:
-    """All agents send the same token. `None`: none is asked for."""
+    """All agents send the same token."""
 
-    token: str | None
+    token: str
 
     async def judge(self, shown: Shown, node: NodeId) -> Denied | None:
         """Return why not; it says nothing of nodes."""
-        if self.token is None or hmac.compare_digest(shown.token.encode(), self.token.encode()):
+        if hmac.compare_digest(shown.token.encode(), self.token.encode()):
             return None
         text = "the agent's token is missing or not the one that this coordinator expects"
         return Denied(Why.UNKNOWN, text)
@@ -92,7 +92,7 @@ class OwnCertificate:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Every one of several proofs must hold."""
+    """Every one of several proofs must hold; with none of them anybody may speak."""
 
     proofs: Sequence[Proof]
 
