@@ -20,6 +20,7 @@ from pipeline_ingest import Lag, engines, node_id
 from agent.assignment import Assigned, Scheme
 from agent.dialling import Dialling
 from agent.digest_log import DigestLog
+from agent.peers import Peers as AgentPeers
 from agent.report import Reporter
 from agent.signals import Observed
 from coordinator.caches import Caches
@@ -31,7 +32,7 @@ from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Own, Peers
 from coordinator.state.secret import Secret
 from coordinator.state.stores.sqlite import SqliteStore
-from coordinator.trust.proof import SharedToken
+from coordinator.trust.proof import All
 from lineside.clock import SystemClock
 from lineside.ids import BlockKey, EngineId, Generation, Medium
 from lineside.signals import Load, NodeGpus, Status
@@ -46,14 +47,24 @@ class Hub:
         rng = random.Random(20263)
         self._log = DigestLog(engine, 4)
         self._log.restart(1, {BlockKey(rng.getrandbits(64)): Medium.GPU for _ in range(KEYS)})
+        self.peers = AgentPeers()
+        self._scheme: Scheme | None = None
 
     def adopt(self, scheme: Scheme, assigned: Assigned) -> None:
-        pass
+        self._scheme = scheme
+
+    def scheme(self) -> Scheme | None:
+        return self._scheme
 
     def release(self, coordinator: str) -> None:
         pass
 
     def vouched(self, engine: EngineId, generation: Generation) -> None:
+        pass
+
+    def doubted(
+        self, engine: EngineId, generation: Generation, reason: str, *, overstated: bool
+    ) -> None:
         pass
 
     def log(self, engine: EngineId) -> DigestLog | None:
@@ -100,7 +111,7 @@ async def measure() -> dict[str, float]:
         Secret(b"secret"),
         SystemClock(),
         "c1",
-        SharedToken(None),
+        All(()),
         numbering,
         Own(InFlight(), Overlay()),
         Peers(),
