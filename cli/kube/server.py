@@ -8,19 +8,15 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from cli.kube.api import Answer, Unreachable
 from coordinator.kube.api import Api, ApiAway
 from coordinator.kube.settings import Kubernetes
 from coordinator.kube.transport import connected
-from lineside.nodes import parse
 
 IN_POD = "KUBERNETES_SERVICE_HOST"
 """Kubernetes sets it in every pod."""
-
-USUAL = "~/.kube/config"
 
 
 class Server:
@@ -60,16 +56,6 @@ def _read(text: bytes) -> Any:
         return said
 
 
-def _check(files: str) -> None:
-    """Raise `OSError` where none is there, or for what is no YAML: the client tells neither."""
-    paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
-    if not any(path.exists() for path in paths):
-        raise OSError(f"cannot log in to the cluster: there is no file {files}")
-    for path in paths:
-        if path.exists() and (findings := parse(path.read_bytes(), str(path)).findings):
-            raise OSError(f"cannot log in to the cluster: {findings[0]}")
-
-
 @asynccontextmanager
 async def opened(kubeconfig: str | None, context: str | None) -> AsyncIterator[Server]:
     """Yield the API server that these name. Raises `Unreachable`.
@@ -79,13 +65,9 @@ async def opened(kubeconfig: str | None, context: str | None) -> AsyncIterator[S
     in_pod = kubeconfig is None and context is None and IN_POD in os.environ
     settings = Kubernetes("in-cluster" if in_pod else "kubeconfig", kubeconfig, context)
     try:
-        if not in_pod:
-            _check(kubeconfig or os.environ.get("KUBECONFIG") or USUAL)
         api = await connected(settings)
     except OSError as error:
         raise Unreachable(str(error).splitlines()[0][:300]) from None
-    except (TypeError, AttributeError, KeyError, ValueError):  # the client looks for no such thing
-        raise Unreachable("cannot log in to the cluster: the kubeconfig lacks something") from None
     try:
         yield Server(api)
     finally:

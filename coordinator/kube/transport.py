@@ -5,10 +5,12 @@ not used: it ends for good when a server restarts.
 """
 
 import asyncio
+import os
 import socket
 import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,6 +18,7 @@ import aiohttp
 from coordinator.kube.api import JSON, Answer, Api, ApiAway, Body, Query, Refused
 from coordinator.kube.settings import Kubernetes
 from lineside import logs
+from lineside.nodes import parse
 
 log = logs.get("coordinator.kube.transport")
 
@@ -33,6 +36,11 @@ MAX_LINE_BYTES = 8 * 2**20
 MAX_BODY_BYTES = 64 * 2**20
 """Of one answer: a page of five hundred objects is far smaller."""
 
+USUAL = "~/.kube/config"
+
+_CLUMSY = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
+"""What the client raises of a kubeconfig that lacks something, for want of a look at it."""
+
 LOST = (OSError, aiohttp.ClientError, TimeoutError, ssl.SSLError)
 
 
@@ -46,6 +54,7 @@ async def connected(settings: Kubernetes) -> Api:
         if settings.access == "in-cluster":
             config.load_incluster_config(client_configuration=configuration)
         else:
+            _check(settings.kubeconfig or os.environ.get("KUBECONFIG") or USUAL)
             loader = await config.load_kube_config(
                 config_file=settings.kubeconfig,
                 context=settings.context,
@@ -55,8 +64,20 @@ async def connected(settings: Kubernetes) -> Api:
             configuration.refresh_api_key_hook = _renewing(loader.load_and_set)
     except (config.ConfigException, OSError) as error:
         raise OSError(f"cannot log in to the cluster: {error}") from error
+    except _CLUMSY:
+        raise OSError("cannot log in to the cluster: the kubeconfig lacks something") from None
     configuration.connection_pool_maxsize = 0  # without a bound: each watch keeps a connection
     return KubeApi(client.ApiClient(configuration), config.ConfigException)
+
+
+def _check(files: str) -> None:
+    """Raise `OSError` where none is there, or for what is no YAML: the client tells neither."""
+    paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
+    if not any(path.exists() for path in paths):
+        raise OSError(f"there is no file {files}")
+    for path in paths:
+        if path.exists() and (findings := parse(path.read_bytes(), str(path)).findings):
+            raise OSError(str(findings[0]))
 
 
 def _renewing(load: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:

@@ -231,3 +231,31 @@ async def test_a_token_that_has_run_out_is_made_anew(
         for _ in range(2):
             await api.ask("GET", "/")
     assert tokens == ["Bearer t2", "Bearer t3"]
+
+
+USELESS = {
+    "empty": "",
+    "no text": "\0",
+    "a list": "[]",
+    "users of another kind": "users: [5]",
+    "clusters of another kind": "clusters: 5",
+    "a server that is none": "clusters: [{name: c, cluster: {server: 5}}]",
+    "an authority that is none": "clusters: [{name: c, cluster: {server: 'https://h',"
+    " certificate-authority-data: '!!!'}}]",
+}
+
+
+@pytest.mark.parametrize("said", USELESS.values(), ids=USELESS.keys())
+async def test_a_kubeconfig_that_is_none_is_an_error_in_words(tmp_path: Path, said: str) -> None:
+    whole = {
+        "clusters": "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]",
+        "users": "users: [{name: u, user: {token: t0ken}}]",
+        "contexts": "contexts: [{name: x, context: {cluster: c, user: u}}]",
+    }
+    key, colon, _ = said.partition(":")
+    parts = {**whole, key: said}.values() if colon else (said,)
+    file = tmp_path / "kubeconfig"
+    file.write_text("\n".join((*parts, "current-context: x")) if colon else said)
+    with pytest.raises(OSError) as raised:
+        await connected(Kubernetes(access="kubeconfig", kubeconfig=str(file)))
+    assert "t0ken" not in str(raised.value) and str(raised.value)
