@@ -4,7 +4,7 @@ Written by discovery (`assign`) and by ingest (`observe_*`, `link_*`); readers t
 Pure: time is an argument, in the coordinator's monotonic seconds.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.engines import NOTHING, Engine, EngineView, ServedModel, Word
@@ -66,6 +66,8 @@ class Cluster:
     revision: int = 0
     _records: dict[EngineId, _Record] = field(default_factory=dict)
     _gpus: dict[NodeId, tuple[NodeGpus, float]] = field(default_factory=dict)
+    _cards: dict[NodeId, Mapping[str, str]] = field(default_factory=dict)
+    """The model of each GPU of a node by UUID, as last heard."""
     _serving: dict[str, list[_Record]] = field(default_factory=dict)
     _groups: dict[str, set[tuple[GroupId, str | None]]] = field(default_factory=dict)
     _views: dict[str, tuple[tuple[EngineView, ...], float]] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class Cluster:
         before = self._records
         self._records = {}
         self._found = tuple(engines)
-        for engine in map(self._coarser, self._found):
+        for engine in map(self._with_card, map(self._coarser, self._found)):
             record = before.get(engine.id) or _Record(engine)
             record.engine, record.view = engine, None
             self._records[engine.id] = record
@@ -101,6 +103,10 @@ class Cluster:
     def _coarser(self, engine: Engine) -> Engine:
         factor = self._factors.get(engine.group, 1)
         return engine if factor == 1 else replace(engine, stride=factor * engine.stride)
+
+    def _with_card(self, engine: Engine) -> Engine:
+        card = _card(self._cards.get(engine.node, {}), engine.gpus)
+        return replace(engine, card=card) if card else engine
 
     def strides(self) -> dict[GroupId, int]:
         """Return the coarsest stride that each group's agents are asked for."""
@@ -174,8 +180,15 @@ class Cluster:
         self._views.clear()
 
     def observe_gpus(self, node: NodeId, gpus: NodeGpus, observed_at: float) -> None:
-        """Keep a node's GPU report, and what it says of the node's engines."""
+        """Keep a node's GPU report, and what it says of the node's engines.
+
+        Cards of one model on the whole node are its engines' cards, whichever serves which.
+        """
         self._gpus[node] = (gpus, observed_at)
+        names = {gpu.uuid: gpu.name for gpu in gpus.gpus}
+        if names and names != self._cards.get(node):  # a driver that is away changes no card
+            self._cards[node] = names
+            self.assign(self._found)
         utilization = {gpu.uuid: gpu.utilization for gpu in gpus.gpus}
         for record in self._records.values():
             if record.engine.gpus and record.engine.node == node:
@@ -266,6 +279,12 @@ def _fresh_view(record: _Record, now: float) -> EngineView:
         record.removed,
         record.gpu_utilization if now - record.gpu_at <= GPU_FOR_S else None,
     )
+
+
+def _card(names: Mapping[str, str], uuids: Sequence[str]) -> str:
+    """Return the one model of these GPUs of a node, of all where none is named; else nothing."""
+    found = {names[uuid] for uuid in uuids or names if uuid in names}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _busiest(utilizations: Iterable[float | None]) -> float | None:

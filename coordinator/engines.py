@@ -50,6 +50,8 @@ class Engine:
     tokenizer: str | None = None
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs that serve it, where the configuration names them."""
+    card: str = ""
+    """The model of its GPUs, where that is sure: see `Cluster.observe_gpus`. Empty: unknown."""
     labels: tuple[tuple[str, str], ...] = ()
     """Of its pod, sorted."""
     namespace: str | None = None

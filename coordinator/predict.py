@@ -260,8 +260,8 @@ class Learned:
 
 
 def _alike(engine: Engine) -> str:
-    """Return the class of an engine: the same weights, computed by the same version."""
-    return f"{engine.group} {engine.version}".strip()
+    """Return the class of an engine: the same weights, computed by the same version and card."""
+    return " ".join(filter(None, (engine.group, engine.version, engine.card)))
 
 
 _LOW = 0.1

@@ -1,8 +1,9 @@
 """What decisions see of engines, and for how long they see the same."""
 
 from coordinator.cluster import VIEW_FOR_S, Cluster
+from coordinator.predict import Learned
 from lineside.ids import EngineId
-from lineside.signals import Load
+from lineside.signals import Gpu, Load, NodeGpus
 from tests.cells import Cell
 
 A, B = EngineId("e0"), EngineId("e1")
@@ -31,3 +32,22 @@ def test_anything_else_that_is_heard_is_seen_at_once() -> None:
     after = cluster.views(MODEL, now)
     assert after is not before
     assert [view.failing for view in after] == ["", "status 500"]
+
+
+def test_engines_are_alike_by_the_card_of_their_node_as_far_as_that_is_sure() -> None:
+    cluster, now = Cell(2).cluster, 100.0
+    node = cluster.engines(MODEL)[0].node
+    learned = Learned(20_000.0, 0.008)
+
+    def hear(*names: str) -> set[tuple[str, str]]:
+        gpus = tuple(Gpu(f"GPU-{n}", n, name) for n, name in enumerate(names))
+        cluster.observe_gpus(node, NodeGpus(gpus), now)
+        return {(e.card, learned.class_of(e)) for e in cluster.engines(MODEL)}
+
+    unknown = {("", learned.class_of(cluster.engines(MODEL)[0]))}
+    assert hear() == unknown
+    assert hear("H200", "L4") == unknown  # which of them serves is not known
+    alike = hear("H200", "H200")
+    assert {card for card, _ in alike} == {"H200"} and alike.isdisjoint(unknown)
+    assert hear() == alike  # a driver that is away changes no card
+    assert all(view.engine.card == "H200" for view in cluster.views(MODEL, now))
