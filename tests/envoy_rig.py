@@ -6,7 +6,7 @@ With a real Envoy between clients and these servers, what a picker does is seen 
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -226,9 +226,3 @@ def dead() -> tuple[socket.socket, str]:
     held = socket.socket()
     held.bind(("127.0.0.1", 0))
     return held, f"127.0.0.1:{held.getsockname()[1]}"
-
-
-async def until(so: Callable[[], Awaitable[bool]], limit_s: float = 5) -> None:
-    async with asyncio.timeout(limit_s):
-        while not await so():  # noqa: ASYNC110  another process could not set an event either
-            await asyncio.sleep(0.01)

@@ -83,7 +83,8 @@ def test_everything_is_said_at_once_in_the_order_of_the_file() -> None:
         ),
         pytest.param(
             "",
-            "c.yaml:1:1: no-certificate: `transport` is `tls`, and agents' listener has no certificate\n"
+            "c.yaml:1:1: no-certificate: `transport` is `tls`, and agents' listener has no"
+            " certificate\n"
             "  help: set `tls.cert_file` and `tls.key_file` (`lineside certs init` makes them), or"
             " `transport: plaintext` where nobody can listen in",
             id="nothing",

@@ -26,7 +26,6 @@ from tests.envoy_rig import (
     picker,
     pod,
     post,
-    until,
 )
 from tests.envoys import (
     BUFFERED,
@@ -41,6 +40,7 @@ from tests.envoys import (
     original,
     picking,
 )
+from tests.gateways import until
 
 pytestmark = [pytest.mark.flow, needs_envoy, pytest.mark.asyncio(loop_scope="module")]
 
