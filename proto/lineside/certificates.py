@@ -84,6 +84,7 @@ class Files:
         self._files = tuple(zip(names, (cert, key, authorities), strict=True))
         self._seen = self._marks()
         self.material = self._read()
+        self._ends = tuple(_ends(self.material))
         self.problem = ""
         """Why what is in the files now is not used; empty: it is."""
 
@@ -101,16 +102,13 @@ class Files:
             self.problem = str(error)
             log.warning("certificate not changed", reason=str(error))
             return None
-        self.problem = ""
+        self.problem, self._ends = "", tuple(_ends(self.material))
         log.info("certificate changed", ends={what: f"{at:%F %R}" for what, at in self.ends()})
         return self.material
 
-    def ends(self) -> Iterator[tuple[str, datetime]]:
-        """Yield when what is in force ends: our `certificate`, and the last of `authorities`."""
-        if self.material.chain:
-            yield "certificate", described(self.material.chain)[0].ends
-        if self.material.authorities:
-            yield "authorities", max(each.ends for each in described(self.material.authorities))
+    def ends(self) -> Sequence[tuple[str, datetime]]:
+        """Return when what is in force ends: our `certificate`, and the last of `authorities`."""
+        return self._ends
 
     def troubles(self, now: datetime) -> Iterator[tuple[str, str]]:
         """Yield what is wrong: `certificate_rejected` or `certificate_ending`, and a sentence."""
@@ -235,6 +233,14 @@ def _check(chain: bytes, key: bytes, names: Sequence[str]) -> None:
         raise Unusable(f"`{names[1]}` holds no private key in PEM without a password") from None
     if loaded.public_key() != first:
         raise Unusable(f"`{names[1]}` is not the key of the certificate in `{names[0]}`")
+
+
+def _ends(material: Material) -> Iterator[tuple[str, datetime]]:
+    # Worked out once: readiness asks at every probe, and a file may hold hundreds of authorities.
+    if material.chain:
+        yield "certificate", described(material.chain)[0].ends
+    if material.authorities:
+        yield "authorities", max(each.ends for each in described(material.authorities))
 
 
 def _authorities(pem: bytes, setting: str) -> None:
