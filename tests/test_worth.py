@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.kube.api import JSON, Answer, ApiAway, Body, Query
-from coordinator.kube.costs import AGAIN_S, AT_ONCE, IN_FLIGHT_TOKENS, MOST, Costs, Ident, cost_of
+from coordinator.kube.costs import (
+    AGAIN_S,
+    AT_ONCE,
+    IN_FLIGHT_TOKENS,
+    MOST,
+    Costs,
+    PodIdent,
+    cost_of,
+)
 from coordinator.kube.deletion_costs import (
     MERGE_PATCH,
     REFUSED_S,
@@ -87,8 +95,8 @@ def pod(n: int, ip: str = "", **change: bool) -> Pod:
     return Pod(f"p{n}", "ns", f"u{n}", (), ip or f"10.0.0.{n}", "node", **said)
 
 
-def ident(n: int) -> Ident:
-    return Ident("ns", f"p{n}", f"u{n}")
+def ident(n: int) -> PodIdent:
+    return PodIdent("ns", f"p{n}", f"u{n}")
 
 
 def test_the_greatest_changes_come_first_and_few_at_a_time() -> None:
@@ -116,7 +124,7 @@ def test_a_small_cost_changes_by_a_thousand_at_least() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 2**33)), max_size=60))
 def test_a_pod_is_never_written_twice_in_a_minute(steps: list[tuple[int, int]]) -> None:
-    costs, written, now = Costs(), dict[Ident, float](), 0.0
+    costs, written, now = Costs(), dict[PodIdent, float](), 0.0
     for n, cost in steps:
         now += 7.0
         for each, value in costs.due({ident(n): cost, ident(n + 1): cost}, now):

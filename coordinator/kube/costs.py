@@ -30,7 +30,7 @@ AT_ONCE = 10
 """Writes in a round; those that change the most come first."""
 
 
-class Ident(NamedTuple):
+class PodIdent(NamedTuple):
     """A pod, of which there is never another one."""
 
     namespace: str
@@ -42,10 +42,10 @@ class Ident(NamedTuple):
 class Costs:
     """What was written, by the one who writes."""
 
-    _written: dict[Ident, tuple[int, float]] = field(default_factory=dict)
+    _written: dict[PodIdent, tuple[int, float]] = field(default_factory=dict)
     """The cost, and when."""
 
-    def due(self, wanted: Mapping[Ident, int], now: float) -> list[tuple[Ident, int]]:
+    def due(self, wanted: Mapping[PodIdent, int], now: float) -> list[tuple[PodIdent, int]]:
         """Return what is to be written, in order. Pods that are not wanted are forgotten."""
         for gone in self._written.keys() - wanted.keys():
             del self._written[gone]
@@ -57,7 +57,7 @@ class Costs:
         changes.sort(key=lambda each: (-each[0], each[1]))
         return [(pod, cost) for _, pod, cost in changes[:AT_ONCE]]
 
-    def wrote(self, pod: Ident, cost: int, now: float) -> None:
+    def wrote(self, pod: PodIdent, cost: int, now: float) -> None:
         """Remember a write."""
         self._written[pod] = cost, now
 
@@ -65,7 +65,7 @@ class Costs:
         """Know nothing: another one writes meanwhile."""
         self._written.clear()
 
-    def _change(self, pod: Ident, cost: int, now: float) -> float | None:
+    def _change(self, pod: PodIdent, cost: int, now: float) -> float | None:
         """Return by how much a cost has changed; `None`: by too little, or too soon."""
         if pod not in self._written:
             return float(MOST)

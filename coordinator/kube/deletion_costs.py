@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from coordinator.kube.api import Api, ApiAway
-from coordinator.kube.costs import ANNOTATION, Costs, Ident, cost_of
+from coordinator.kube.costs import ANNOTATION, Costs, PodIdent, cost_of
 from coordinator.kube.kinds import PODS
 from coordinator.kube.pods import Pod
 from lineside import logs
@@ -69,7 +69,7 @@ class DeletionCosts:
                 return REFUSED_S
         return ROUND_S
 
-    async def _write(self, pod: Ident, cost: int) -> int:
+    async def _write(self, pod: PodIdent, cost: int) -> int:
         # With the uid the server refuses it for a pod of the same name that came after.
         meta = {"uid": pod.uid, "annotations": {ANNOTATION: str(cost)}}
         path = PODS.object(pod.namespace, pod.name)
@@ -85,7 +85,7 @@ class DeletionCosts:
 
 def wanted_of(
     pods: list[Pod], worths: Mapping[str, tuple[int | None, int]]
-) -> Iterator[tuple[Ident, int]]:
+) -> Iterator[tuple[PodIdent, int]]:
     """Yield each engine's pod with its cost. An address that several pods have says nothing."""
     addresses = Counter(pod.ip for pod in pods if not pod.has_ended)
     at: dict[str, list[tuple[int | None, int]]] = {}
@@ -95,4 +95,4 @@ def wanted_of(
         if pod.has_ended or pod.is_terminating or addresses[pod.ip] > 1 or pod.ip not in at:
             continue
         if (cost := cost_of(at[pod.ip])) is not None:
-            yield Ident(pod.namespace, pod.name, pod.uid), cost
+            yield PodIdent(pod.namespace, pod.name, pod.uid), cost
