@@ -253,10 +253,11 @@ async def test_nothing_is_let_through_while_nobody_knows_what_is_forbidden(
     await store.close()
 
 
-async def test_a_store_in_which_nothing_was_applied_opens_once_nobody_can_have_put_it_back() -> (
-    None
-):
-    clock, store = ManualClock(), Away(":memory:")
+@pytest.mark.parametrize("begun", [0.0, 1000.0])
+async def test_a_store_in_which_nothing_was_applied_opens_once_nobody_can_have_put_it_back(
+    begun: float,
+) -> None:
+    clock, store = ManualClock(begun), Away(":memory:")
     rules = Rules(Cluster())
     resources = StoredResources(store, rules, lambda _: None, clock)
     assert await resources.start() == ()

@@ -145,7 +145,8 @@ class StoredResources:
     def _open_if_empty(self) -> None:
         """Serve without policies, once nobody can have put back what a store has lost."""
         now = self._clock.monotonic()
-        self._empty_since = self._empty_since or now
+        if self._empty_since is None:
+            self._empty_since = now
         if self.unknown and now - self._empty_since >= 2 * PUT_BACK_S:
             self.unknown = False
             self._rules.swap(Resources())
