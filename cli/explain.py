@@ -14,6 +14,9 @@ from cli.shown import moment, number, seconds, table, text
 
 Json: TypeAlias = Mapping[str, Any]
 
+ANSWERED = ("finished", "rejected", "unfollowed")
+"""Ends of requests that got an answer, as far as anybody knows."""
+
 LEGEND = """\
 overlap: cached by the index's word, + what requests in flight will have added
 wait: predicted queue before it; own: its own prefill; TTFT: both together
@@ -157,7 +160,7 @@ def _attempts(record: Json) -> Iterator[str]:
             f" (another try: {text(attempt['repeat'])})"
         )
     outcome = record.get("outcome") or {}
-    if failed and record.get("decision") and outcome.get("end") in ("finished", "rejected"):
+    if failed and record.get("decision") and outcome.get("end") in ANSWERED:
         yield f"  {len(failed) + 1}. {text(record['decision']['id'])} answered"
 
 

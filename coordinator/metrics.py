@@ -181,8 +181,8 @@ class MeteredService(Service):
     def aborted(self, routed: Routed, usage: Usage) -> bool:
         return self._count(routed, super().aborted(routed, usage))
 
-    def unreported(self, routed: Routed) -> bool:
-        return self._count(routed, super().unreported(routed))
+    def unreported(self, routed: Routed, status: int | None = None) -> bool:
+        return self._count(routed, super().unreported(routed, status))
 
     def _count(self, routed: Routed, ended: bool) -> bool:
         if ended:

@@ -23,9 +23,11 @@ from policies.verdict import Chosen
 CAPACITY = 2000
 """Records kept, about 2 kB each with a few engines; the oldest goes first."""
 
-End: TypeAlias = Literal["finished", "rejected", "failed", "aborted", "refused", "unreported"]
+End: TypeAlias = Literal[
+    "finished", "rejected", "failed", "aborted", "refused", "unfollowed", "unreported"
+]
 """How a request ended: answered; the engine refused it; no answer; the client left; we refused;
-a gateway that sent it by itself never said."""
+a gateway that sent it by itself said how its answer began, and no more; or never said anything."""
 
 
 @dataclass(slots=True)

@@ -146,8 +146,7 @@ class Service:
         if not may_repeat(record.attempts) or routed.seen is None:
             return False
         asked, announces, now = routed.verdict.set, self.audit.asks, self.clock.monotonic()
-        left = self._left(routed)
-        found = self.bodies.first(routed.request, left, asked, record, announces, now)
+        found = self.bodies.first(routed.request, self._left(routed), asked, record, announces, now)
         if not isinstance(found, tuple):
             return False
         candidate, body = found
@@ -179,8 +178,7 @@ class Service:
         """
         decision = routed.record.decision
         assert decision is not None
-        asked = routed.verdict.set
-        return list(self.bodies.each(routed.request, decision.fallbacks(most), asked))
+        return list(self.bodies.each(routed.request, decision.fallbacks(most), routed.verdict.set))
 
     def handed_over(self, routed: Routed) -> float:
         """Let go of a request that its gateway sends by itself; return when it leaves its queue.
@@ -257,9 +255,11 @@ class Service:
         self.limiter.settle(routed.reservation, usage)
         return True
 
-    def unreported(self, routed: Routed) -> bool:
-        """Note that nobody will say what became of a request that a gateway sent by itself."""
-        if not self._end(routed, "unreported", None):
+    def unreported(self, routed: Routed, status: int | None = None) -> bool:
+        """Note that of a request that a gateway sent no more is said than its answer's `status`."""
+        if status is not None and not routed.record.stream:  # computed before its head was sent
+            self._settle(routed, self.clock.monotonic())
+        if not self._end(routed, "unfollowed" if status else "unreported", status):
             return False
         self.limiter.settle(routed.reservation, Usage(partial=True))
         return True
@@ -395,6 +395,5 @@ class Service:
         return record
 
     def _new_record(self, tenant: TenantId, request_id: str) -> Record:
-        return Record(
-            id=os.urandom(8).hex(), at=self.clock.unix(), request_id=request_id, tenant=tenant
-        )
+        name, at = os.urandom(8).hex(), self.clock.unix()
+        return Record(id=name, at=at, request_id=request_id, tenant=tenant)

@@ -91,9 +91,12 @@ class WatchedService(MeteredService):
             self._judge(routed).left()
         return ended
 
-    def unreported(self, routed: Routed) -> bool:
-        if ended := super().unreported(routed):
-            self._judge(routed).left()
+    def unreported(self, routed: Routed, status: int | None = None) -> bool:
+        if ended := super().unreported(routed, status):
+            if status is None or routed.record.stream:  # heads of streams are sent before any work
+                self._judge(routed).left()
+            else:
+                self._judge(routed).answered(status)
         return ended
 
     def untold(self, routed: Routed) -> None:

@@ -229,6 +229,7 @@ NOTES: Sequence[Any] = [
     pytest.param([Finished(400, Usage())], "rejected", 0, id="an engine's refusal"),
     pytest.param([FirstToken(), Aborted(Usage(None, None, 3))], "aborted", 0, id="it left"),
     pytest.param([Unseen()], None, 1, id="nothing is heard of it"),
+    pytest.param([Unseen(200)], None, 1, id="a stream that began"),
     pytest.param([], None, 1, id="it goes on"),
 ]
 
@@ -243,6 +244,16 @@ async def test_what_becomes_of_a_request_is_accounted(
     for note in notes:
         here.desk.note(following, note)
     assert (here.outcome(picked).end, here.outstanding("a")) == (end, outstanding)
+
+
+async def test_an_answer_whose_head_comes_by_ends_with_its_status() -> None:
+    here = room(engine("a"))
+    picked = await here.picked(asked())
+    following = here.desk.follow(picked)
+    for note in (Served("a", 0), Unseen(200)):
+        here.desk.note(following, note)
+    outcome = here.outcome(picked)
+    assert (outcome.end, outcome.status, here.outstanding("a")) == ("unfollowed", 200, 0)
 
 
 async def test_where_it_went_is_counted() -> None:

@@ -286,7 +286,7 @@ def test_a_stream_that_comes_by_is_let_pass() -> None:
 @pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.NONE])
 def test_of_an_answer_whose_head_is_wanted_no_more_is(mode: BodyMode) -> None:
     one = followed(Interest.SERVED, mode)
-    assert answered(one) == [Served("e:2", 1), SHOWN, Unseen()]
+    assert answered(one) == [Served("e:2", 1), SHOWN, Unseen(200)]
     assert one.is_done
     assert one.left() == ()
 
@@ -328,7 +328,7 @@ def test_one_that_watches_heads_alone_sees_no_end() -> None:
     one = exchange(Interest.USAGE)
     one.take(Said("request_headers", POST, observes=True))
     one.take(Said("response_headers", HEAD))
-    assert one.left() == (Unseen(),)
+    assert one.left() == (Unseen(200),)
 
 
 def test_one_that_only_watches_is_told_nothing() -> None:

@@ -157,6 +157,48 @@ async def test_what_will_not_be_seen_counts_for_as_long_as_predicted() -> None:
     assert scene.reports.counts == {"unseen": 1}
 
 
+async def test_a_stream_of_which_only_the_head_comes_by_ends_with_its_status() -> None:
+    """The head is sent before the prefill: it says nothing of a first token."""
+    scene = Scene("a")
+    routed = await scene.opened()
+    await scene.clock.advance(0.1)
+    assert scene.report(routed, Event.UNSEEN, status=200)
+    assert scene.left == (1, 1, 1)
+    assert scene.service.inflight.queue(EngineId("a"), scene.clock.monotonic()).queued == 1
+    await scene.clock.advance(30.0)
+    assert scene.reports.expire() == 0  # nobody had to tell
+    outcome = routed.record.outcome
+    assert (outcome.end, outcome.status, outcome.ttft_s) == ("unfollowed", 200, None)
+    assert scene.left == (0, 0, 0)
+    assert scene.reports.counts == {"unseen": 1}
+    assert scene.told.said[-1][:2] == ("left", "a")
+
+
+HEADS = [
+    pytest.param(True, 503, "rejected", 0, "failed", id="an error"),
+    pytest.param(False, 503, "rejected", 0, "failed", id="an error, not streamed"),
+    pytest.param(False, 200, "unfollowed", 1, "answered", id="an answer that is not streamed"),
+]
+
+
+@pytest.mark.parametrize(("stream", "status", "end", "claims", "told"), HEADS)
+async def test_what_is_over_with_its_head_counts_no_longer(
+    stream: bool, status: int, end: str, claims: int, told: str
+) -> None:
+    scene = Scene("a")
+    routed = await scene.opened(stream)
+    await scene.clock.advance(0.1)
+    assert scene.report(routed, Event.UNSEEN, status=status)
+    outcome = routed.record.outcome
+    assert (outcome.end, outcome.status, outcome.ttft_s) == (end, status, None)
+    assert outcome.duration_s == pytest.approx(0.1)
+    assert scene.left == (0, 0, claims)  # what was computed is claimed until its engine says so
+    assert scene.told.said[-1][:2] == (told, "a")
+    await scene.clock.advance(30.0)
+    assert scene.reports.expire() == 0
+    assert scene.reports.counts == {"unseen": 1}
+
+
 async def test_what_has_ended_leaves_nothing_to_look_at() -> None:
     scene = Scene("a", most=5000)
     for _ in range(3 * SLACK):

@@ -54,7 +54,10 @@ class Event(Enum):
     FAILED = "failed"
     """No answer came, or only a part of one."""
     UNSEEN = "unseen"
-    """The gateway will not hear more of it: it counts as in flight for as long as predicted."""
+    """The gateway will not hear more of it: it counts as in flight for as long as predicted.
+
+    With a status its answer has begun: one that is not streamed is over then, and so is an error.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class _Open:
     """When somebody should have said something of it: a trial that it was is another's then."""
     is_unseen: bool = False
     """Its gateway has said that it will not tell of the end."""
+    status: int | None = None
+    """All that is known of its answer then."""
 
     @property
     def due(self) -> float:
@@ -151,23 +156,26 @@ class Reports:
     def _take(self, entry: _Open, report: Report) -> None:
         service, routed, now = self._service, entry.routed, self._service.clock.monotonic()
         age_s = max(0.0, min(report.age_s, now - routed.decided))
+        status = report.status or None
         match report.event:
             case Event.FIRST_TOKEN:
                 service.first_token(routed, age_s)
                 entry.deadline = max(entry.deadline, routed.lease.deadline)
                 return
-            case Event.UNSEEN:
-                entry.is_unseen = True
+            case Event.UNSEEN if status is None or (status < 400 and routed.record.stream):
+                entry.is_unseen, entry.status = True, status
                 entry.deadline = min(entry.deadline, now + _left_s(routed))
                 heappush(self._due, (entry.due, report.decision_id))
                 return
-            case Event.FINISHED:
-                service.finished(routed, report.status or 200, report.usage, report.finish, age_s)
+            case Event.UNSEEN if status is not None and status < 400:
+                service.unreported(routed, status)
+            case Event.FINISHED | Event.UNSEEN:
+                service.finished(routed, status or 200, report.usage, report.finish, age_s)
             case Event.ABORTED:
                 said = report.usage.completion_tokens
                 service.aborted(routed, Usage(completion_tokens=said, partial=True))
             case Event.FAILED:
-                refusal = UpstreamError(report.status) if report.status else UpstreamBroken()
+                refusal = UpstreamError(status) if status else UpstreamBroken()
                 service.failed(routed, refusal)
         del self._open[report.decision_id]
 
@@ -189,7 +197,7 @@ class Reports:
 
     def _forget(self, decision_id: str, why: str) -> None:
         entry = self._open.pop(decision_id)
-        if self._service.unreported(entry.routed) and why:
+        if self._service.unreported(entry.routed, entry.status) and why:
             self.counts[why] += 1
 
 

@@ -140,8 +140,8 @@ async def test_quick_answers_are_not_lost_when_streams_are_closed(rig: Rig, inte
 NOTED = [
     pytest.param("none", "none", [Unseen()], id="nothing is wanted"),
     pytest.param("none", "streamed", [Unseen()], id="nothing is wanted of a stream"),
-    pytest.param("served", "streamed", [Served("", 0), Unseen()], id="its head is wanted"),
-    pytest.param("served", "none", [Served("", 0), Unseen()], id="its head, and no bodies come"),
+    pytest.param("served", "streamed", [Served("", 0), Unseen(200)], id="its head is wanted"),
+    pytest.param("served", "none", [Served("", 0), Unseen(200)], id="its head, and no bodies come"),
     pytest.param(
         "usage",
         "streamed",
@@ -184,7 +184,7 @@ async def test_a_filter_that_only_watches_counts_too(rig: Rig) -> None:
     assert body == b"".join(events())
     notes = await rig.notes("usage", 3)
     assert notes == [Served(rig.pods[0], None), FirstToken(), Finished(200, USED)]
-    assert rig.desks["served"].notes == [Served(rig.pods[0], 0), Unseen()]
+    assert rig.desks["served"].notes == [Served(rig.pods[0], 0), Unseen(200)]
 
 
 SERVED = [
@@ -205,7 +205,7 @@ async def test_where_a_request_went_is_noted(
     got = await post(rig.urls[gateway], x_test_pick=named(told))
     notes = await rig.notes("served", 2)
     expected = got.seen["pod"] if served is None else named(served)
-    assert notes == [Served(expected, place), Unseen()]
+    assert notes == [Served(expected, place), Unseen(200)]
 
 
 async def test_an_error_of_the_backend_ends_a_request(rig: Rig) -> None:

@@ -34,6 +34,8 @@ from coordinator.doors.envoy.messages import (
     Question,
     Rejected,
     Served,
+    Told,
+    Unseen,
 )
 from coordinator.doors.envoy.reading import Carried, Native, Reading
 from coordinator.doors.holding import Holding
@@ -356,7 +358,7 @@ def _served_as(note: Served) -> str:
     return "fallback" if note.place else "picked"
 
 
-def _report(decision: str, note: Note, backend: str | None) -> Report:
+def _report(decision: str, note: Told, backend: str | None) -> Report:
     match note:
         case FirstToken():
             return Report(decision, Event.FIRST_TOKEN, backend=backend)
@@ -368,5 +370,5 @@ def _report(decision: str, note: Note, backend: str | None) -> Report:
             return Report(decision, Event.FAILED, backend=backend)
         case Aborted(usage):
             return Report(decision, Event.ABORTED, usage=usage, backend=backend)
-        case _:
-            return Report(decision, Event.UNSEEN, backend=backend)
+        case Unseen(status):
+            return Report(decision, Event.UNSEEN, status=status, backend=backend)

@@ -104,7 +104,7 @@ class Following:
             return ()
         self.is_done = True
         if self._watches and not self._began:
-            return (Unseen(),)  # perhaps no body was ever to come here
+            return self._unfollowed()  # perhaps no body was ever to come here
         if self._stream is not None:
             tokens = self._stream.usage.completion_tokens or self._stream.pieces
             return (Aborted(Usage(completion_tokens=tokens, partial=True)),)
@@ -120,7 +120,8 @@ class Following:
         bodies = watches or mode is not BodyMode.NONE
         wants_bodies = self.interest is Interest.USAGE or mode is BodyMode.DUPLEX
         if not (bodies and (watches or wants_bodies or self.reading.is_foreign)):
-            return [*effects, *self._let_go()]
+            self.is_done = True
+            return [*effects, *self._unfollowed()]
         self._read_by(_kind(said))
         return effects
 
@@ -152,11 +153,10 @@ class Following:
         """Return the headers that do not fit what goes on."""
         return ("content-length",) if self.reading.is_foreign else ()
 
-    def _let_go(self) -> list[Effect]:
+    def _unfollowed(self) -> tuple[Note]:
         """Hear no more of it. An error is over: nothing is computed for it."""
-        self.is_done = True
-        status = self._status or 0
-        return [Finished(status, Usage())] if status >= 400 else [Unseen()]
+        status = self._status or None
+        return (Finished(status, Usage()) if status and status >= 400 else Unseen(status),)
 
     def _read_by(self, kind: str) -> None:
         self._is_stream = kind in STREAMS and self._status == 200

@@ -196,9 +196,15 @@ class Aborted:
 class Unseen:
     """Nothing more will be heard of the request here."""
 
+    status: int | None = None
+    """Of its answer, whose head came by."""
 
-Note: TypeAlias = FirstToken | Served | Finished | Broken | Aborted | Unseen
+
+Told: TypeAlias = FirstToken | Finished | Broken | Aborted | Unseen
 """What became of a request, for its accounts."""
+
+Note: TypeAlias = Told | Served
+"""What is noted of a request."""
 
 Effect: TypeAlias = Answer | Question | Refuse | Note
 """What follows from a message."""
