@@ -17,6 +17,8 @@ class Proxy:
         """Nothing that the server says is passed on; what clients say is."""
         self.is_shut = False
         """Whoever connects is cut off at once."""
+        self.shut_out = 0
+        """How many were."""
         self.late_s = 0.0
         """By how much later each part of what the server says is passed on."""
         self._writers: set[asyncio.StreamWriter] = set()
@@ -29,6 +31,7 @@ class Proxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection on."""
         if self.is_shut:
+            self.shut_out += 1
             writer.transport.abort()
             return
         with suppress(OSError):

@@ -172,7 +172,12 @@ async def lose_sight(s: Scene) -> None:
 
     s.seen["away"] = await until(away)
     await s.cluster.delete("two", 0)
-    await asyncio.sleep(4)
+    before = s.way.shut_out
+
+    async def has_looked_in_vain() -> bool:
+        return s.way.shut_out >= before + 3
+
+    await until(has_looked_in_vain)
     s.seen["known meanwhile"] = await s.states()
     s.seen["served meanwhile"] = (await s.running.post("/v1/chat/completions", ASK))[0]
     s.way.is_shut = False

@@ -39,6 +39,12 @@ async def states(running: Running) -> list[tuple[str, bool, str]]:
     return [(each["node"], each["linked"], each["cache_state"]) for each in engines]
 
 
+async def is_heard(running: Running, node: str) -> bool:
+    """Whether an agent is connected, as coordinators find out once a second."""
+    members = await running.debug("/debug/members")
+    return node in [each["node"] for each in members["agents"]]
+
+
 async def test_the_agent_of_a_pods_node_reads_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
 
@@ -52,7 +58,7 @@ async def test_the_agent_of_a_pods_node_reads_its_cache(monkeypatch: pytest.Monk
         server.put(PODS, "p", **pod(ip=host, app="vllm"))
         async with a_coordinator(kubernetes=CLUSTER) as running:
             async with agent(running.grpc, "node-b"):
-                await asyncio.sleep(0.3)
+                await until(lambda: is_heard(running, "node-b"))
                 assert await states(running) == [("node-a", False, "connecting")]
             async with agent(running.grpc, "node-a"):
 

@@ -70,13 +70,21 @@ async def test_they_are_forgotten_with_the_coordinator_that_sent_them() -> None:
         assert pair.two.peers.sums == {}
 
 
-async def test_one_that_is_alone_says_nothing() -> None:
-    alone, hub = Coordinator(), FakeHub()
+async def test_one_that_is_alone_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, hub, looks = Coordinator(), FakeHub(), list[float]()
+    look = alone.peers.look
+
+    def noted(now: float) -> None:
+        looks.append(now)
+        look(now)
+
+    monkeypatch.setattr(alone.peers, "look", noted)
     alone.assign(engine(A))
     async with alone.up(), agent(hub, alone.address):
         await until(lambda: alone.view(A).cache_state == "live")
         alone.inflight.take(A, 1, own_s=1.0, now=CLOCK.monotonic(), deadline=FAR)
-        await asyncio.sleep(0.15)  # three times what it would take
+        looks.clear()
+        await until(lambda: len(looks) == 3)  # it would have told at the first
         (session,) = alone.servicer.sessions.open.values()
         assert (dict(session.told), alone.peers.coordinators()) == ({}, frozenset())
 
