@@ -20,7 +20,7 @@ from coordinator.build import Lag, Parts, build
 from coordinator.config import Config
 from coordinator.doors.listeners import CLOSE_S, serving, serving_aside
 from coordinator.resources import unfit
-from coordinator.state.learned_store import EVERY_S, LearnedStore
+from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Coordinator
 from coordinator.trust.core_log import CoreLog
 from lineside import launch, logs, process
@@ -155,7 +155,7 @@ def _look_at_providers(parts: Parts) -> None:
 
 async def _keep(kept: LearnedStore) -> None:
     while True:
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(kept.pause_s)
         await kept.save()
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from coordinator.predict import Learned
-from coordinator.state.learned_store import KEY, LearnedStore
+from coordinator.state.learned_store import AGAIN_S, EVERY_S, KEY, LearnedStore
 from coordinator.state.store import Stored, StoreUnavailable
 from coordinator.state.stores.sqlite import SqliteStore
 from tests.test_predict import A, learned
@@ -75,4 +75,17 @@ async def test_one_that_goes_away_later_is_written_to_when_it_is_back() -> None:
     assert (kept.away, await store.get(KEY)) == ("gone", None)
     await kept.save()
     assert (kept.away, await store.get(KEY) is not None) == ("", True)
+    await store.close()
+
+
+async def test_a_write_that_failed_is_made_up_for_soon() -> None:
+    store = SqliteStore(":memory:")
+    away = Away(store, 0)
+    kept = LearnedStore(learned(50), away)  # type: ignore[arg-type]
+    await kept.load()
+    away.left = 1
+    await kept.save()
+    assert (kept.away, kept.pause_s) == ("gone", AGAIN_S)
+    await kept.save()
+    assert (kept.away, kept.pause_s) == ("", EVERY_S)
     await store.close()

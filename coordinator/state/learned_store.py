@@ -17,6 +17,9 @@ KEY = "predict/v1"
 EVERY_S = 30.0
 """Between two writes."""
 
+AGAIN_S = 2.0
+"""After one that failed: until it is made up for, the store counts as away."""
+
 
 class LearnedStore:
     """One coordinator's copy."""
@@ -28,6 +31,11 @@ class LearnedStore:
         self._is_loaded = False
         self.away = ""
         """Why it could not be written last; empty: it could, or nothing was to be written."""
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next write."""
+        return AGAIN_S if self.away else EVERY_S
 
     async def load(self) -> None:
         """Take over what the store has; what cannot be read is left."""
