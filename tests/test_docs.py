@@ -18,6 +18,7 @@ from coordinator.build import build
 from coordinator.config import Config, EngineSpec, Timeouts
 from coordinator.metrics import CACHE_STATES
 from coordinator.readiness import CODES
+from coordinator.records import End
 from coordinator.tokens.tokenized import Reason
 from lineside.schema import settings_of
 from lineside.signals import Events
@@ -44,6 +45,10 @@ def _section(title: str) -> str:
 def _named(title: str) -> list[str]:
     """Return the names that a section's table starts its rows with."""
     return re.findall(r"^\| `([^`]+)` \|", _section(title), re.M)
+
+
+def test_every_end_of_a_request_is_explained() -> None:
+    assert sorted(_named("How requests end")) == sorted(get_args(End))
 
 
 def test_generating_the_pages_changes_nothing() -> None:
