@@ -28,11 +28,14 @@ WRONG: tuple[Level, ...] = ("warning", "problem")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What there is to say of one server."""
+    """What there is to say of one server, or of one part of a cluster."""
 
-    url: str
-    reached: bool
+    name: str
+    """A server's URL; else what people call the part."""
+    reached: bool | None
+    """`None`: it is nothing that answers."""
     checks: list[Check]
+    is_part: bool = False
 
     @property
     def problems(self) -> list[Check]:
@@ -42,8 +45,8 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return the report for machines."""
         return {
-            "url": self.url,
-            "reached": self.reached,
+            "part" if self.is_part else "url": self.name,
+            **({} if self.reached is None else {"reached": self.reached}),
             "problems": len(self.problems),
             "checks": [check.to_json() for check in self.checks],
         }
@@ -82,7 +85,7 @@ def shown(reports: Sequence[Report], levels: Sequence[Level] = EVERY) -> Group:
         wanted = [check for check in report.checks if check.level in levels]
         if wanted:
             lines += [Text()] if lines else []
-            lines.append(Text(report.url, style="bold"))
+            lines.append(Text(report.name, style="bold"))
         for check in wanted:
             lines += _lines(check)
     return Group(*lines)

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from cli.children import first_failure, keep
 from cli.commands import Subcommands
-from cli.examination import WRONG, examine, shown
+from cli.examination import WRONG, Report, examine, shown
 from cli.parsing import Parser
 from cli.shown import Out
 from cli.stack import Stack, running
@@ -268,11 +268,11 @@ async def _tell(stack: Stack, specs: Sequence[Mapping[str, Any]], as_json: bool)
     """Say what is there, and what the engines lack, once they were looked at."""
     async with aiohttp.ClientSession() as session:
         engines, reports = await asyncio.gather(
-            stack.wait_fresh(session, len(specs), FIRST_LOOK_S), examine(specs)
+            stack.wait_fresh(session, len(specs), FIRST_LOOK_S), _examined(specs)
         )
     if as_json:
         where = stack.listening
-        checks = {report.url: report.to_json()["checks"] for report in reports}
+        checks = {report.name: report.to_json()["checks"] for report in reports}
         print(json.dumps({"listening": where, "engines": engines, "checks": checks}), flush=True)
         return
     console = Out(markup=False, highlight=False)
@@ -297,6 +297,15 @@ async def _tell(stack: Stack, specs: Sequence[Mapping[str, Any]], as_json: bool)
             "no engine answers yet: start vLLM there, or correct --engine; Lineside keeps looking",
             soft_wrap=True,
         )
+
+
+async def _examined(specs: Sequence[Mapping[str, Any]]) -> list[Report]:
+    """Look at the engines, and say at once which do not answer: others wait for them."""
+    reports = await examine(specs)
+    for report in reports:
+        if not report.reached:
+            _say(f"{report.name} does not answer yet: waiting up to {FIRST_LOOK_S:.0f} s for it")
+    return reports
 
 
 def _table(engines: list[dict[str, Any]]) -> Table:

@@ -59,7 +59,7 @@ async def examined(
 
 def said_in(reports: list[Report]) -> Said:
     return [
-        (report.url, check.level, check.message, check.help)
+        (report.name, check.level, check.message, check.help)
         for report in reports
         for check in report.checks
         if check.level not in ("ok", "note")
@@ -70,7 +70,7 @@ async def test_a_cluster_that_lacks_nothing_has_nothing_against_it() -> None:
     api = Scripted(healthy(), set())
     reports = judged(await look(api, NS), "0.1.0", NOW)
     assert said_in(reports) == []
-    assert [report.url for report in reports] == [
+    assert [report.name for report in reports] == [
         "cluster",
         "definitions",
         "coordinators",
@@ -78,6 +78,10 @@ async def test_a_cluster_that_lacks_nothing_has_nothing_against_it() -> None:
         "network",
         "rights",
         f"engine {NS}/vllm-a-0",
+    ]
+    assert [{**report.to_json(), "checks": ()} for report in (reports[0], reports[-1])] == [
+        {"part": "cluster", "problems": 0, "checks": ()},
+        {"part": f"engine {NS}/vllm-a-0", "reached": True, "problems": 0, "checks": ()},
     ]
     assert {check.code for check in reports[-1].checks} == {
         "answers",
@@ -691,6 +695,23 @@ async def test_certificates_are_read_and_keys_are_not(
         assert "not shown" not in message + help
 
 
+async def test_what_a_pod_does_not_say_itself_is_its_command_lines_word() -> None:
+    answers = healthy()
+    silent(vllm(ready=False))(answers)
+    reports = judged(await look(Scripted(answers, set()), NS), "0.1.0", NOW)
+    (events,) = (check for check in reports[-1].checks if check.code == "events")
+    assert (events.level, events.message) == (
+        "ok",
+        "by its command line events are published at tcp://*:5557",
+    )
+    assert {**reports[-1].to_json(), "checks": ()} == {
+        "part": f"engine {NS}/vllm-a-0",
+        "reached": False,
+        "problems": 1,
+        "checks": (),
+    }
+
+
 async def test_engines_of_other_namespaces_are_found_by_their_worker_sets() -> None:
     answers = healthy()
     answers[SETS] = listed(
@@ -714,4 +735,4 @@ async def test_in_a_namespace_without_lineside_it_is_said_where_it_runs() -> Non
         "no coordinator runs in nowhere",
         "it runs in lineside: name that with -n",
     )
-    assert "rights" not in [report.url for report in reports]
+    assert "rights" not in [report.name for report in reports]

@@ -120,7 +120,7 @@ def _events(server: Server) -> Iterator[Check]:
             yield Check("events", "problem", text, f"add {events_flag()}")
             return
         source = next(each for each in server.sources.values() if each.publishes)
-        yield from _endpoints(source.endpoint or "", source.replay_endpoint or "")
+        yield from _endpoints(source.endpoint or "", source.replay_endpoint or "", "events are")
     elif flags.events_error:
         text = f"--kv-events-config cannot be read: {flags.events_error}"
         yield Check("events", "problem", text, f"write {events_flag()}")
@@ -133,19 +133,20 @@ def _events(server: Server) -> Iterator[Check]:
     else:
         events = flags.events or {}
         replay = str(events.get("replay_endpoint") or "")
-        yield from _endpoints(str(events.get("endpoint") or "tcp://*:5557"), replay)
+        endpoint = str(events.get("endpoint") or "tcp://*:5557")
+        yield from _endpoints(endpoint, replay, "by its command line events are")
 
 
-def _endpoints(endpoint: str, replay: str) -> Iterator[Check]:
+def _endpoints(endpoint: str, replay: str, said: str) -> Iterator[Check]:
     url = urlsplit(endpoint)
     if url.scheme == "ipc":
-        text = f"events are published at {endpoint}: mount that directory into the agents, too"
+        text = f"{said} published at {endpoint}: mount that directory into the agents, too"
         yield Check("events", "note", text)
     elif (url.hostname or "") in ("127.0.0.1", "localhost", "::1"):
         text = f"events go to {endpoint}, which only its own pod can reach: {BY_LOAD}"
         yield Check("events", "problem", text, f"publish to all: {events_flag()}")
     elif "*" in url.netloc or url.netloc.startswith(("0.0.0.0", "[::]")):
-        yield Check("events", "ok", f"events are published at {endpoint}")
+        yield Check("events", "ok", f"{said} published at {endpoint}")
     else:
         text = f"its publisher connects to {endpoint}: that works for one agent, at that address"
         yield Check("events", "warning", text, f"let it listen: {events_flag()}")

@@ -35,24 +35,28 @@ CRDS = "helm upgrade --install lineside-crds deploy/charts/lineside-crds"
 def judged(seen: Seen, release: str, now: datetime) -> list[Report]:
     """Return a report on each part; `release` is our own."""
     reports = [
-        Report("cluster", True, [*_cluster(seen), *_blind(seen)]),
-        Report("definitions", True, [*_definitions(seen)]),
-        Report("coordinators", True, [*_coordinators(seen, release)]),
-        Report("agents", True, [*_agents(seen, release)]),
-        Report("worker sets", True, [*_worker_sets(seen)]),
-        Report("network", True, [*_network(seen)]),
-        Report("rights", True, [*_rights(seen)]),
-        Report("certificates", True, [*_certificates(seen, now)]),
+        _part("cluster", [*_cluster(seen), *_blind(seen)]),
+        _part("definitions", [*_definitions(seen)]),
+        _part("coordinators", [*_coordinators(seen, release)]),
+        _part("agents", [*_agents(seen, release)]),
+        _part("worker sets", [*_worker_sets(seen)]),
+        _part("network", [*_network(seen)]),
+        _part("rights", [*_rights(seen)]),
+        _part("certificates", [*_certificates(seen, now)]),
     ]
     if not seen.servers:
         text = "no pod runs vLLM here, and no InferenceWorkerSet selects one"
         help = "see deploy/examples/vllm.yaml; -n names the namespace of Lineside"
-        reports.append(Report("engines", True, [Check("engines", "warning", text, help)]))
+        reports.append(_part("engines", [Check("engines", "warning", text, help)]))
     for server in seen.servers:
         has_key = seen.config is None or seen.config.kubernetes.engine_key_file is not None
         found = of_engine(server, seen.agents, seen.policies, has_key)
-        reports.append(Report(f"engine {server.name}", True, found))
+        reports.append(_part(f"engine {server.name}", found, server.answered))
     return [report for report in reports if report.checks]
+
+
+def _part(name: str, checks: list[Check], reached: bool | None = None) -> Report:
+    return Report(name, reached, checks, is_part=True)
 
 
 def _cluster(seen: Seen) -> Iterator[Check]:

@@ -26,7 +26,7 @@ def doctor(whole: Whole, *words: str) -> tuple[int, dict[str, list[tuple[str, st
 
 def parts_of(text: str) -> dict[str, list[tuple[str, str, str]]]:
     return {
-        part["url"]: [(each["level"], each["code"], each["message"]) for each in part["checks"]]
+        part["part"]: [(each["level"], each["code"], each["message"]) for each in part["checks"]]
         for part in json.loads(text)["parts"]
     }
 

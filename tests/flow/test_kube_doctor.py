@@ -91,7 +91,7 @@ async def doctor(kubeconfig: Path) -> tuple[int, dict[str, list[Any]]]:
         said, _ = await running.communicate()
     assert b"not-to-be-shown" not in said
     assert running.returncode is not None
-    return running.returncode, {each["url"]: each["checks"] for each in json.loads(said)["parts"]}
+    return running.returncode, {each["part"]: each["checks"] for each in json.loads(said)["parts"]}
 
 
 def wrong(parts: Mapping[str, list[Any]]) -> list[tuple[str, str, str]]:

@@ -183,6 +183,25 @@ async def exact(
     return states == ["live"] and overlaps[0] > 300
 
 
+async def test_an_engine_that_is_not_there_is_said_before_it_is_waited_for() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cli.main", "up", "--json", "--engine=http://127.0.0.1:9",
+        *("--http", ":0", "--grpc", ":0", "--admin", ":0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    printed = asyncio.create_task(process.stdout.read())
+    said = b"lineside: http://127.0.0.1:9 does not answer yet: waiting up to 10 s for it\n"
+    async with asyncio.timeout(30):
+        while (line := await process.stderr.readline()) != said:
+            assert line, "it ended without a word"
+        assert not printed.done()
+        process.send_signal(signal.SIGINT)
+        await process.wait()
+        assert await printed == b""  # it was still waiting
+
+
 async def test_a_part_that_keeps_dying_ends_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
