@@ -49,8 +49,7 @@ async def route(whom: Coordinator, request: Mapping[str, Any]) -> dict[str, Any]
             await stub.Report(over, metadata=metadata, timeout=TIMEOUT_S)
     except grpc.aio.AioRpcError as error:
         if error.code() in _AWAY:
-            help = "is that its `route` listener? TLS wants --ca-file, plaintext wants none"
-            raise CouldNotRun(f"could not reach {whom.address} over gRPC", help) from None
+            raise CouldNotRun(f"could not reach {whom.address} over gRPC", _help(whom)) from None
         raise Refused(f"{whom.address} refuses: {error.details()}") from None
     return _json(answer)
 
@@ -71,6 +70,17 @@ def told(answer: Mapping[str, Any]) -> Iterator[str]:
     for each in fallbacks:
         yield f"if that fails: {each['url']} (backend {each['backend']}, model {each['model']})"
     yield "reported as aborted: nothing was sent, and nothing stays accounted"
+
+
+def _help(whom: Coordinator) -> str:
+    help = "is that its `route` listener, and does it speak "
+    if whom.ca_file is not None:
+        return f"{help}TLS, with a certificate that {whom.ca_file} vouches for?"
+    return (
+        f"{help}plaintext? For TLS, its default, say --ca-file: the authority of"
+        " `gateways.cert_file`; where that is not set, set `gateways.self_signed_dir` and take"
+        " `tls.crt` in it"
+    )
 
 
 def _channel(whom: Coordinator) -> grpc.aio.Channel:

@@ -51,7 +51,11 @@ def add_to(commands: Subcommands) -> None:
     command.add_argument("--grpc", metavar="ADDRESS", help="ask the `route` listener there instead")
     command.add_argument("--token-file", type=Path, metavar="FILE", help="a gateway's token for it")
     command.add_argument(
-        "--ca-file", type=Path, metavar="FILE", help="whom to trust there (default: plaintext)"
+        "--ca-file",
+        type=Path,
+        metavar="FILE",
+        help="whom to trust there: an authority, or tls.crt in gateways.self_signed_dir"
+        " (default: plaintext)",
     )
     command.set_defaults(run=_route)
 

@@ -71,7 +71,12 @@ def test_where_it_is_allowed_this_machine_may_ask_and_no_other(tmp_path: Path) -
     local = of.known(LOCAL)
     assert isinstance(local, Caller) and not (local.is_gateway or local.wants_keys)
     assert isinstance(of.known(Shown()), Stranger)
-    assert isinstance(of.known(Shown("Bearer wrong", is_local=True)), Stranger)
+    wrong = "the token is not one of a gateway that may ask here"
+    assert of.known(Shown("Bearer wrong", is_local=True)) == Stranger(
+        f"{wrong}; callers on this machine send none"
+    )
+    assert of.known(Shown("Bearer wrong")) == Stranger(wrong)
+    assert callers(tmp_path).known(Shown("Bearer wrong", is_local=True)) == Stranger(wrong)
 
 
 def test_a_token_counts_until_another_one_can_be_read(tmp_path: Path) -> None:

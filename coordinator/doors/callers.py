@@ -114,7 +114,9 @@ class Callers:
         if found is not None:
             return found
         if given:
-            return Stranger("the token is not one of a gateway that may ask here")
+            text = "the token is not one of a gateway that may ask here"
+            is_free = self._anonymous and shown.is_local
+            return Stranger(f"{text}; callers on this machine send none" if is_free else text)
         if shown.common_name is not None:
             return Stranger("the certificate is not one of a gateway that may ask here")
         if not self._anonymous:

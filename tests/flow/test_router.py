@@ -443,6 +443,8 @@ async def test_the_command_line_asks_like_a_gateway(
 
     async with asked(sim, gateways=gateways) as running:
         where = ("--grpc", running.route, "--ca-file", str(kept / "tls.crt"))
+        other = tmp_path / "other.crt"
+        other.write_bytes(self_signed(["127.0.0.1"]).chain)
         code, out, _ = await lineside(*where, "--token-file", str(token))
         assert code == 0
         assert f"send to http://{sim.id}{CHAT_PATH}" in out
@@ -457,3 +459,6 @@ async def test_the_command_line_asks_like_a_gateway(
         assert "refused: 404 unknown_model" in out
         code, _, err = await lineside("--grpc", running.route)
         assert (code, "could not reach" in err) == (3, True)
+        assert "does it speak plaintext?" in err and "set `gateways.self_signed_dir`" in err
+        code, _, err = await lineside("--grpc", running.route, "--ca-file", str(other))
+        assert (code, f"a certificate that {other} vouches for?" in err) == (3, True)
