@@ -34,6 +34,8 @@ class Board:
     seconds: float
     samples: list[Sample] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
+    is_over: bool = False
+    """All that was sent is answered."""
     _by_engine: dict[str, list[Sample]] = field(default_factory=dict)
     _queues: dict[str, int] = field(default_factory=dict)
 
@@ -67,10 +69,15 @@ class Board:
 
     def line(self) -> str:
         """Return the pass in one line."""
-        elapsed = min(self.seconds, time.monotonic() - self.started)
+        elapsed = time.monotonic() - self.started
+        progress = f"{elapsed:.0f} of {self.seconds:.0f} s"
+        if self.is_over:
+            progress = f"{self.seconds:.0f} s of traffic, none left to answer"
+        elif elapsed >= self.seconds:
+            progress = f"{self.seconds:.0f} s of traffic, the last answers are on their way"
         failed = sum(sample.failed for sample in self.samples)
         return (
-            f"{self.title}: {elapsed:.0f} of {self.seconds:.0f} s, {len(self.samples)} answered"
+            f"{self.title}: {progress}, {len(self.samples)} answered"
             f"{f', {failed} failed' if failed else ''},"
             f" median TTFT {milliseconds(ttft_p50_ms(self.samples))}"
         )
@@ -86,6 +93,7 @@ async def show(board: Board, console: Console) -> AsyncIterator[None]:
             if not console.is_terminal:
                 plain = tasks.create_task(_plain(board, console))
             yield
+            board.is_over = True
             if plain is not None:
                 plain.cancel()
     if not console.is_terminal:

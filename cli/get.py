@@ -34,6 +34,8 @@ from cli.shown import (
 )
 
 WATCH_S = 1.0
+
+LEGEND = "cached, TTFT: predicted / actual (actual TTFT: of streams alone)"
 LIMIT = 20
 LIMIT_MOST = 100_000
 
@@ -266,7 +268,7 @@ def decisions_shown(records: Iterable[Mapping[str, Any]], narrow: bool = False) 
             pair(outcome.get("predicted_ttft_s"), outcome.get("ttft_s")),
             f"{refusal['status']} {text(refusal['reason'])}" if refusal else end,
         )
-    return Group(rows, Text("cached, TTFT: predicted / actual", style="dim"))
+    return Group(rows, Text(LEGEND, style="dim"))
 
 
 def _counts(predicted: float | None, actual: float | None) -> str:

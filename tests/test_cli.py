@@ -1,11 +1,14 @@
 """The command line: what it reads, what it says about what it cannot read, exit codes."""
 
+import io
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from cli.board import Board, Summary, cached_share, ttft_p50_ms
+from cli.board import Board, Summary, cached_share, show, ttft_p50_ms
 from cli.children import _environment
 from cli.main import main
 from cli.traffic import Sample
@@ -152,6 +155,27 @@ def test_what_no_engine_said_is_unknown_not_zero() -> None:
     assert cached_share([_sample(0.1, None)]) is None
     assert ttft_p50_ms([]) is None
     assert Summary([], [], []).prediction_error is None
+
+
+def test_progress_says_when_only_answers_are_awaited_and_when_none_is() -> None:
+    def line(started_ago: float, is_over: bool = False) -> str:
+        board = Board("title", ["e"], 16.0, started=time.monotonic() - started_ago)
+        board.is_over = is_over
+        return board.line()
+
+    ends = "0 answered, median TTFT -"
+    assert line(4.0) == f"title: 4 of 16 s, {ends}"
+    assert line(16.0) == f"title: 16 s of traffic, the last answers are on their way, {ends}"
+    assert line(17.0, True) == f"title: 16 s of traffic, none left to answer, {ends}"
+
+
+async def test_what_is_shown_last_of_a_pass_says_that_it_is_over() -> None:
+    shown = Console(file=io.StringIO(), width=100)
+    board = Board("title", ["e"], 16.0)
+    async with show(board, shown):
+        assert not board.is_over
+    assert isinstance(shown.file, io.StringIO)
+    assert "none left to answer" in shown.file.getvalue()
 
 
 def test_a_queue_is_what_waits_and_what_runs() -> None:

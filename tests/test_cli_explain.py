@@ -177,7 +177,7 @@ id    UTC             model  backend  prompt       cached        TTFT  end
 5f1d  11-14 22:13:20  o      -             -        - / -       - / -  500 fault
 5f1e  11-14 22:13:20  m      e:1        4096        - / -   20 ms / -  in flight
 5f1c  11-14 22:13:20  m      e:1        4096  3968 / 3936  20 / 50 ms  finished
-cached, TTFT: predicted / actual"""
+cached, TTFT: predicted / actual (actual TTFT: of streams alone)"""
     )
 
 
