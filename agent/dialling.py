@@ -113,12 +113,12 @@ class Line:
     name: str
     """What its certificate must be for."""
 
-    def channel(self) -> grpc.aio.Channel:
+    async def channel(self) -> grpc.aio.Channel:
         """Return a new connection, by what is in the files now."""
         files = self.dialling.files
         if files is None:
             return grpc.aio.insecure_channel(self.address, options=OPTIONS)
-        files.look()
+        await asyncio.to_thread(files.look)  # the other streams go on meanwhile
         found = files.material
         credentials = grpc.ssl_channel_credentials(
             found.authorities, found.key or None, found.chain or None
@@ -126,9 +126,9 @@ class Line:
         name = ("grpc.ssl_target_name_override", self.name)
         return grpc.aio.secure_channel(self.address, credentials, options=[*OPTIONS, name])
 
-    def metadata(self) -> tuple[tuple[str, str], ...]:
+    async def metadata(self) -> tuple[tuple[str, str], ...]:
         """Return what goes with the call."""
-        token = self.dialling.token.read()
+        token = await asyncio.to_thread(self.dialling.token.read)
         return (("authorization", f"Bearer {token}"),) if token else ()
 
     async def why(self) -> str:

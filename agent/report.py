@@ -90,9 +90,9 @@ class Reporter:
         """Keep one stream for as long as it lasts, and note how it ended."""
         event, reason = "stream lost", "the coordinator ended it"
         self._welcome = is_broken = False
-        async with self._line.channel() as channel:
+        async with await self._line.channel() as channel:
             stub = rpc.AgentsStub(channel)  # type: ignore[no-untyped-call]
-            call: Call = stub.Connect(metadata=self._line.metadata())
+            call: Call = stub.Connect(metadata=await self._line.metadata())
             try:
                 await self._talk(call, changed)
             except* _Unfit as errors:

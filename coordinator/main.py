@@ -107,7 +107,7 @@ async def _chores(parts: Parts) -> None:
         if late := parts.service.expire():
             log.warning("leases expired", count=late)
         await parts.gateways.look()
-        parts.trust.look()
+        await parts.trust.look()
         _look_at_engines(parts)
         _look_at_providers(parts)
         parts.agents.vouch(parts.service.audit.take_due())

@@ -3,6 +3,7 @@
 `look` must be called about once a second. Nothing here judges: `proof` and `token_review` do.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -56,10 +57,10 @@ class AgentTrust:
             del self._refused[next(iter(self._refused))]
         self._refused[text] = self._clock.monotonic()
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Look at the files and at what gRPC says, and tell what is new."""
         if self._files is not None:
-            self._files.look()
+            await asyncio.to_thread(self._files.look)  # a network's disk may take its time
         for cause in self.handshakes.take_news():
             if cause.text not in self._refused:
                 log.warning("agent refused", status="TLS", reason=cause.text)

@@ -44,10 +44,12 @@ class Recorder:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, out = await asyncio.open_connection("127.0.0.1", self.port)
-        with suppress(OSError):
-            await asyncio.gather(_pump(reader, out, self.up), _pump(there, writer, self.down))
-        writer.close()
-        out.close()
+        try:
+            with suppress(OSError):
+                await asyncio.gather(_pump(reader, out, self.up), _pump(there, writer, self.down))
+        finally:  # the test may end before them
+            writer.close()
+            out.close()
 
 
 async def _pump(
