@@ -92,7 +92,9 @@ async def test_a_chat_is_answered_and_accounted(rig: Rig, gateway: str) -> None:
     assert answer["model"] == MODEL
     record = await rig.record(got.headers)
     assert record["decision"]["endpoint"] in rig.engines
-    assert (await rig.ended(got.headers))["status"] in (200, None)
+    outcome = await rig.ended(got.headers)
+    ends = {"buffered": "unfollowed"}  # its answers do not come by, their heads do
+    assert (outcome["end"], outcome["status"]) == (ends.get(gateway, "finished"), 200)
 
 
 async def test_one_is_counted_where_its_answer_comes_by(rig: Rig) -> None:
@@ -124,6 +126,8 @@ async def test_nothing_is_added_to_a_stream_that_does_not_come_by(rig: Rig) -> N
     got = await post(rig.urls["buffered"], STREAM)
     assert b'"usage"' not in got.body
     assert got.body.endswith(b"data: [DONE]\n\n")
+    outcome = await rig.ended(got.headers)
+    assert (outcome["end"], outcome["status"], outcome["ttft_s"]) == ("unfollowed", 200, None)
 
 
 async def test_anthropics_messages_are_counted_too(rig: Rig) -> None:

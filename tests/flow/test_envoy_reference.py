@@ -1,7 +1,10 @@
 """The configuration that we publish, in a real Envoy, before a coordinator with TLS as it comes."""
 
+import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,7 @@ from tests import simulated
 from tests.doors import CHAT
 from tests.envoy_rig import post
 from tests.envoys import needs_envoy
-from tests.gateways import coordinator
+from tests.gateways import coordinator, until
 
 pytestmark = [pytest.mark.flow, needs_envoy]
 
@@ -39,3 +42,42 @@ async def test_clients_are_answered_through_it(tmp_path: Path) -> None:
             got = await post(url, CHAT | {"stream": True}, **forged)
             assert got.headers["x-lineside-engine"] in engines
             assert got.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_of_answers_it_shows_the_head_and_requests_end_with_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = envoy.configured
+
+    def as_shipped(text: str, engines: Sequence[str], coordinator: str) -> dict[str, Any]:
+        """Change its addresses alone, and not what the demo lets come by."""
+        mode = "response_body_mode"
+        assert f"{mode}: NONE" in text
+        document = json.dumps(changed(text, engines, coordinator))
+        found: dict[str, Any] = json.loads(
+            document.replace(f'"{mode}": "STREAMED"', f'"{mode}": "NONE"')
+        )
+        return found
+
+    monkeypatch.setattr(envoy, "configured", as_shipped)
+    with simulated.engine("--no-kv-events") as one:
+        async with (
+            coordinator(
+                EngineSpec(url=f"http://{one['http']}"),
+                route="127.0.0.1:0",
+                gateways=Gateways(anonymous=True, leave_s=0),
+            ) as running,
+            envoy.gateway([one["http"]], running.route, tmp_path) as url,
+        ):
+            for body in (CHAT, CHAT | {"stream": True}):
+                got = await post(url, body)
+                assert got.status == 200
+
+                async def is_over(headers: dict[str, str] = got.headers) -> bool:
+                    return bool((await running.record(headers))["outcome"]["end"])
+
+                await until(is_over)
+                outcome = (await running.record(got.headers))["outcome"]
+                said = (outcome["end"], outcome["status"], outcome["ttft_s"])
+                assert said == ("unfollowed", 200, None)
+            assert await running.inflight() == [0]
