@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
+from cli.kube.shapes import Json, Shape, readable
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -54,6 +58,10 @@ class Blind:
     verb: str
     """What to allow, as `kubectl auth can-i` takes it."""
     status: int
+    odd: int = 0
+    """How many objects were left out: they are not what such objects are."""
+    is_cut: bool = False
+    """There are more than are looked at."""
 
 
 @dataclass(slots=True)
@@ -72,6 +80,17 @@ class Blinds:
         self.seen.setdefault(what, Blind(what, verb, answer.status))
         return False
 
+    def leave_out(self, what: str, verb: str, odd: int, is_cut: bool) -> None:
+        """Remember what a list holds and the doctor does not look at."""
+        if odd or is_cut:
+            self.seen.setdefault(f"some of {what}", Blind(what, verb, 200, odd, is_cut))
+
+
+PAGE = 500
+"""Members of a list that are asked for at a time."""
+
+MOST_PAGES = 40
+"""Of one list; of a larger one the first 20,000 members are looked at."""
 
 AT_ONCE = 16
 """Questions to the API server at a time."""
@@ -92,8 +111,31 @@ class Asker:
             return await self.api.get(path, query)
 
     async def listed(
-        self, path: str, what: str, verb: str, absent: tuple[int, ...] = ()
-    ) -> list[dict[str, Any]] | None:
-        """Return the members of a list; `None`: they may not be read."""
-        answer = await self.get(path)
-        return answer.items if self.blinds.note(answer, what, verb, absent) else None
+        self,
+        path: str,
+        what: str,
+        verb: str,
+        shape: type[msgspec.Struct] = Shape,
+        absent: tuple[int, ...] = (),
+    ) -> list[Json] | None:
+        """Return the members of a list that are of a shape; `None`: they may not be read."""
+        found: list[Json] = []
+        query, odd = {"limit": str(PAGE)}, 0
+        for _ in range(MOST_PAGES):
+            answer = await self.get(path, query)
+            if not self.blinds.note(answer, what, verb, absent):
+                return found or None
+            members = [readable(each, shape) for each in answer.items]
+            found += [each for each in members if each is not None]
+            odd += members.count(None)
+            query["continue"] = _rest(answer)
+            if not query["continue"]:
+                break
+        self.blinds.leave_out(what, verb, odd, bool(query["continue"]))
+        return found
+
+
+def _rest(answer: Answer) -> str:
+    """Return what the rest of a list is asked for by; empty: there is none."""
+    metadata = answer.said.get("metadata")
+    return str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""

@@ -78,7 +78,11 @@ def _cluster(seen: Seen) -> Iterator[Check]:
 
 def _blind(seen: Seen) -> Iterator[Check]:
     for blind in seen.blinds:
-        if blind.status == 403:
+        if blind.odd or blind.is_cut:
+            many = f"{blind.odd} of {blind.what} are not what such objects are, and left out"
+            text = f"of {blind.what} the first ones alone were looked at" if blind.is_cut else many
+            help = f"kubectl auth can-i {blind.verb}; then look at them with kubectl get -o yaml"
+        elif blind.status == 403:
             text, help = f"could not look at {blind.what}: not allowed", f"allow `{blind.verb}`"
         else:
             text = f"could not look at {blind.what}: the API server answers {blind.status}"

@@ -19,6 +19,7 @@ from cli.kube.api import Answer, Api, Asker, Blind
 from cli.kube.flags import Flags, flags_of, is_vllm
 from cli.kube.needs import Need
 from cli.kube.rights import rights_of
+from cli.kube.shapes import Definition, Json, NetworkPolicy, Pod, WorkerSet
 from coordinator.config import Config
 from coordinator.servers import Version
 from lineside.settings import read
@@ -30,7 +31,8 @@ MOST_ENGINES = 256
 OURS = "app.kubernetes.io/part-of"
 COMPONENT = "app.kubernetes.io/component"
 
-Json = dict[str, Any]
+PORTS = {"admin": 9090, "metrics": 9091}
+"""Where processes of ours answer, by the port's name in the pod; these where the pod names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +110,15 @@ async def look(api: Api, namespace: str) -> Seen:
             "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
             "the definitions of kinds",
             "list customresourcedefinitions",
+            Definition,
         ),
         _worker_sets(on),
-        on.listed(f"{core}/pods", f"pods of {namespace}", "list pods"),
+        on.listed(f"{core}/pods", f"pods of {namespace}", "list pods", Pod),
         on.listed(
             "/apis/networking.k8s.io/v1/networkpolicies",
             "NetworkPolicies",
             "list networkpolicies -A",
+            NetworkPolicy,
         ),
         _workloads(on),
     )
@@ -129,8 +133,8 @@ async def look(api: Api, namespace: str) -> Seen:
         namespace=namespace,
         others=sorted(homes),
         definitions=_of_our_group(definitions),
-        coordinators=await _processes(on, coordinators, 9090, with_state=True),
-        agents=await _processes(on, agents, 9091, with_state=False),
+        coordinators=await _processes(on, coordinators, "admin", with_state=True),
+        agents=await _processes(on, agents, "metrics", with_state=False),
         workloads=workloads,
         worker_sets=sets,
         servers=await _servers(on, [pod for pod in pods if not _is_ours(pod)], sets),
@@ -158,11 +162,10 @@ def _component(pod: Json) -> str:
 
 async def _worker_sets(on: Asker) -> list[Json]:
     base, what = f"/apis/{GROUP}/{VERSION}", "worker sets"
-    answer = await on.get(f"{base}/inferenceworkersets")
-    if answer.status == 403:  # not in the whole cluster: here, perhaps
-        answer = await on.get(f"{base}/namespaces/{on.namespace}/inferenceworkersets")
-    on.blinds.note(answer, what, f"list inferenceworkersets.{GROUP} -A", absent=(404,))
-    return answer.items
+    path, verb = f"{base}/inferenceworkersets", f"list inferenceworkersets.{GROUP} -A"
+    if (await on.get(path, {"limit": "1"})).status == 403:  # not in all of it: here, perhaps
+        path = f"{base}/namespaces/{on.namespace}/inferenceworkersets"
+    return await on.listed(path, what, verb, WorkerSet, absent=(404,)) or []
 
 
 async def _workloads(on: Asker) -> list[Json]:
@@ -180,7 +183,9 @@ async def _elsewhere(on: Asker, sets: list[Json]) -> list[Json]:
     named = sorted({str(each["metadata"]["namespace"]) for each in sets} - {on.namespace})
     listed = await asyncio.gather(
         *(
-            on.listed(f"/api/v1/namespaces/{name}/pods", f"pods of {name}", f"list pods -n {name}")
+            on.listed(
+                f"/api/v1/namespaces/{name}/pods", f"pods of {name}", f"list pods -n {name}", Pod
+            )
             for name in named
         )
     )
@@ -205,18 +210,27 @@ async def _config(on: Asker, coordinators: list[Json]) -> Config | None:
 # --- processes and engines --------------------------------------------------------------------
 
 
-async def _processes(on: Asker, pods: list[Json], port: int, *, with_state: bool) -> list[Process]:
+async def _processes(on: Asker, pods: list[Json], port: str, *, with_state: bool) -> list[Process]:
     return list(await asyncio.gather(*(_process(on, pod, port, with_state) for pod in pods)))
 
 
-async def _process(on: Asker, pod: Json, port: int, with_state: bool) -> Process:
+async def _process(on: Asker, pod: Json, named: str, with_state: bool) -> Process:
     if not _runs(pod):
         return Process(pod)
+    port = _port(pod, named)
     page = await _asked(on, pod, port, "metrics")
     series = _series(page.body) if page.status == 200 and isinstance(page.body, str) else None
     state = await _asked(on, pod, port, "readyz") if with_state and series is not None else None
     said = state.body if state and isinstance(state.body, dict) else None
     return Process(pod, series, said, page.at)
+
+
+def _port(pod: Json, named: str) -> int:
+    for container in pod["spec"]["containers"]:
+        for port in container.get("ports", ()):
+            if port.get("name") == named:
+                return int(port["containerPort"])
+    return PORTS[named]
 
 
 def _runs(pod: Json) -> bool:
