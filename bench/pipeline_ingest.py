@@ -15,6 +15,7 @@ import resource
 import sys
 import time
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import grpc
 import uvloop
@@ -23,7 +24,8 @@ from agent import wire
 from agent.digest_log import DigestLog
 from agent.signals import Observed
 from coordinator.caches import Caches
-from coordinator.cluster import Cluster, Engine, ServedModel
+from coordinator.cluster import Cluster
+from coordinator.engines import Engine, ServedModel
 from coordinator.feed import Reason, Stream
 from coordinator.inflight import InFlight
 from coordinator.ingest import AgentsServicer, serving
@@ -46,6 +48,9 @@ SECONDS = 10.0
 KEYS_EACH = 2000
 SHARED = 0.3
 """Of the keys, what all engines of a node hold."""
+
+Call: TypeAlias = "grpc.aio.StreamStreamCall[bytes, pb.CoordinatorMessage]"
+Connect: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, pb.CoordinatorMessage]"
 
 REPORT_S = 0.5
 LAG_LOOK_S = 0.01
@@ -145,8 +150,8 @@ async def play(address: str, window_s: float) -> None:
         await channel.close()
 
 
-async def greeted(channel: grpc.aio.Channel, script: Script) -> "grpc.aio.StreamStreamCall":
-    connect = channel.stream_stream(
+async def greeted(channel: grpc.aio.Channel, script: Script) -> Call:
+    connect: Connect = channel.stream_stream(
         "/lineside.v1.Agents/Connect",
         response_deserializer=pb.CoordinatorMessage.FromString,
     )
@@ -159,9 +164,7 @@ async def greeted(channel: grpc.aio.Channel, script: Script) -> "grpc.aio.Stream
     return call
 
 
-async def send(
-    call: "grpc.aio.StreamStreamCall", messages: list[bytes], begin: float, window_s: float
-) -> None:
+async def send(call: Call, messages: list[bytes], begin: float, window_s: float) -> None:
     for number, message in enumerate(messages):
         await asyncio.sleep(begin + number * window_s - time.monotonic())
         await call.write(message)

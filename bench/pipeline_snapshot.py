@@ -15,7 +15,6 @@ import time
 from contextlib import suppress
 
 import uvloop
-from pipeline_ingest import Lag, engines, node_id
 
 from agent.assignment import Assigned, Scheme
 from agent.dialling import Dialling
@@ -23,6 +22,7 @@ from agent.digest_log import DigestLog
 from agent.peers import Peers as AgentPeers
 from agent.report import Reporter
 from agent.signals import Observed
+from bench.pipeline_ingest import Lag, engines, node_id
 from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.inflight import InFlight

@@ -153,10 +153,8 @@ def make_inventory() -> Inventory:
     for number, name in enumerate(PROVIDERS):
         region = {"region": "eu" if number % 2 else "us"}
         targets.append(_target(name, BackendType.PROVIDER, frozenset({name}), region))
-    names = map(ModelName, MODELS)
-    return Inventory(
-        tuple(targets), {name: Model(name, frozenset({f"{name}-chat"})) for name in names}
-    )
+    models = [Model(ModelName(each), frozenset({f"{each}-chat"})) for each in MODELS]
+    return Inventory(tuple(targets), {each.name: each for each in models})
 
 
 def _size(number: int) -> str:

@@ -25,8 +25,8 @@ from typing import Any
 import aiohttp
 import tokenizers
 import uvloop
-from decision import SECRET, Scene, make_scene
 
+from bench.decision import SECRET, Scene, make_scene
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.engines import Engine, ServedModel
 from coordinator.refusal import Draining
@@ -174,13 +174,18 @@ def timed(
         render, text = took(partial(ours.template.render, asked))
         both, packed = took(partial(ours.tokens, asked))
         keys, _ = took(partial(hashing.chain, seed, packed))
-        peers, theirs = took(lambda text=text: peer.encode(text, add_special_tokens=False).ids)
+        peers, theirs = took(partial(encoded, peer, text))
         if hashing.pack(theirs) != packed:
             raise SystemExit(f"{name}: the encoders differ")
         steps.append((render, both - render, keys, both + keys, peers))
         counts.append(len(packed) // 4)
     medians = (statistics.median(each) for each in zip(*steps, strict=True))
     return ChatRow(name, turn, round(statistics.median(counts)), *medians)
+
+
+def encoded(peer: tokenizers.Tokenizer, text: str) -> list[int]:
+    ids: list[int] = peer.encode(text, add_special_tokens=False).ids
+    return ids
 
 
 def took(call: Callable[[], Any]) -> tuple[float, Any]:

@@ -9,7 +9,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -102,7 +102,7 @@ async def send_all(
     arrivals: Sequence[Arrival],
     target: Target,
     counted_from_s: float,
-    at_counting: Callable[[], Awaitable[None]],
+    at_counting: Callable[[], Coroutine[None, None, None]],
 ) -> list[Sample]:
     """Send each chat when it is due; return the samples of those due from `counted_from_s` on."""
     bodies = [encoded(arrival.body()) for arrival in arrivals]
