@@ -11,6 +11,7 @@ from coordinator.config import EngineSpec
 from tests import simulated
 from tests.doors import Sim
 from tests.fronts import DOORS, EMBEDDER, Front, Stage, front_of, opened, stage
+from tests.nvml.library import built
 
 FOLDER = Path(simulate.__file__).parent / "model"
 KEEPING = (
@@ -22,6 +23,12 @@ KEEPING = (
     "--answer-tokens",
     "30",
 )
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the NVML library for tests."""
+    return built(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +62,8 @@ async def running_stage(
     request: pytest.FixtureRequest, door: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Stage]:
     settings = getattr(request.module, "SETTINGS", {})
-    async with stage(tmp_path_factory.mktemp("resources"), door, **settings) as built:
-        yield built
+    async with stage(tmp_path_factory.mktemp("resources"), door, **settings) as made:
+        yield made
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests import simulated
-from tests.nvml.library import built, environment
+from tests.nvml.library import environment
 
 pytestmark = pytest.mark.flow
 
@@ -96,7 +96,7 @@ def process(
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+def node(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("node")
     state, policies = folder / "gpus", folder / "policies"
     state.write_text(gpus(95, 10))
@@ -114,7 +114,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         coordinator.write_text(json.dumps(said))
         _, where = stack.enter_context(process("coordinator.main", "--config", coordinator))
         agent.write_text(json.dumps({**both, "coordinators": [where["grpc"]]}))
-        environ = environment(built(folder), state)
+        environ = environment(library, state)
         running, _ = stack.enter_context(process("agent.main", "--config", agent, environ=environ))
         yield Node((engines[0], engines[1]), where["admin"], state, running)
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from lineside.signals import Gpu, GpuDetail, MigDevice, NodeGpus
-from tests.nvml.library import IDLE, built, environment, scraped
+from tests.nvml.library import IDLE, environment, scraped
 
 pytestmark = pytest.mark.flow
 
@@ -51,11 +51,6 @@ LINE = (
     " limit_mw=700000 sm=1755 sm_max=1980 mem_clock=3201 reasons=0x2 ecc_fixed=5 ecc_bad=1 mig=0"
     " processes=2"
 )
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("nvml"))
 
 
 Read = Callable[..., NodeGpus]

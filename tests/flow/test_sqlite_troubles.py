@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,19 +19,46 @@ from tests.gateways import coordinator, until
 pytestmark = pytest.mark.flow
 
 FREE = "127.0.0.1:0"
+LETTER = "a letter\n" * 200
+
+IS_ROOT = os.geteuid() == 0
+needs_root = pytest.mark.skipif(
+    not IS_ROOT, reason="NOT TRIED: a full disk, and one that cannot be written, take root"
+)
 
 
-def started(store: Path) -> tuple[int, str]:
-    """Start a coordinator that cannot; return its exit code, and its last word."""
-    config = {"transport": "plaintext", "store": f"sqlite:{store}"}
-    config |= dict.fromkeys(("http", "grpc", "admin"), FREE)
-    done = subprocess.run(
-        [sys.executable, "-m", "coordinator.main", "--config", "-"],
-        input=json.dumps(config).encode(),
-        capture_output=True,
-        timeout=30,
-    )
-    return done.returncode, done.stderr.decode().strip().splitlines()[-1]
+class Refusal:
+    """A coordinator that cannot start."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        config = {"transport": "plaintext", "store": f"sqlite:{store}"}
+        config |= dict.fromkeys(("http", "grpc", "admin"), FREE)
+        self._running = subprocess.Popen(
+            [sys.executable, "-m", "coordinator.main", "--config", "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        assert self._running.stdin is not None
+        self._running.stdin.write(json.dumps(config).encode())
+        self._running.stdin.close()
+        self._running.stdin = None  # or `communicate` flushes it
+        self.said = ""
+
+    def end(self) -> None:
+        """Wait for its end, and keep its last word."""
+        _, said = self._running.communicate(timeout=30)
+        self.said = said.decode().strip().splitlines()[-1]
+
+    def kill(self) -> None:
+        """Leave nothing behind, if it has not ended."""
+        self._running.kill()
+        self._running.wait()
+
+    @property
+    def code(self) -> int | None:
+        return self._running.returncode
 
 
 @contextmanager
@@ -44,9 +71,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def disk(folder: Path, *options: str) -> Iterator[Path]:
-    """Mount a small disk: only root can have one that is full, or that cannot be written."""
-    if os.geteuid() != 0:
-        pytest.skip("NOT TRIED: a full disk, and one that cannot be written, take root")
+    """Mount a small disk, as only root can."""
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", folder], check=True)
     try:
@@ -65,39 +90,59 @@ def fill(folder: Path) -> None:
             pass
 
 
-def test_one_that_is_locked_is_said_to_be(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    with locked(path):
-        code, said = started(path)
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Refusal]:
+    """Start one coordinator on each trouble, all at once, and wait for their ends."""
+    folder = tmp_path_factory.mktemp("troubles")
+    (folder / "letter").write_text(LETTER)
+    with ExitStack() as stack:
+        stack.enter_context(locked(folder / "locked"))
+        stores = {"locked": folder / "locked", "letter": folder / "letter"}
+        if IS_ROOT:
+            read_only = stack.enter_context(disk(folder / "read-only"))
+            (read_only / "s.db").touch()
+            subprocess.run(["mount", "-o", "remount,ro", read_only], check=True)
+            full = stack.enter_context(disk(folder / "full"))
+            fill(full)
+            stores |= {"read-only": read_only / "s.db", "full": full / "s.db"}
+        begun = {}
+        for name, store in stores.items():
+            begun[name] = Refusal(store)
+            stack.callback(begun[name].kill)
+        for each in begun.values():
+            each.end()
+    return begun
+
+
+def test_one_that_is_locked_is_said_to_be(refusals: dict[str, Refusal]) -> None:
+    found = refusals["locked"]
     why = "SQLite: database is locked: another process has held it for more than 2.5 s"
-    assert (code, said) == (3, f"could not run: cannot use the store `sqlite:{path}`: {why}")
+    said = f"could not run: cannot use the store `sqlite:{found.store}`: {why}"
+    assert (found.code, found.said) == (3, said)
 
 
-def test_one_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    path.write_text("a letter\n" * 200)
-    code, said = started(path)
+def test_one_that_is_something_else_is_left_alone(refusals: dict[str, Refusal]) -> None:
+    found = refusals["letter"]
     why = "SQLite: file is not a database: the file is another one's"
-    assert (code, why in said) == (3, True)
-    assert path.read_text() == "a letter\n" * 200
+    assert (found.code, why in found.said) == (3, True), found.said
+    assert found.store.read_text() == LETTER
 
 
-def test_a_disk_that_cannot_be_written_is_said_to_be(tmp_path: Path) -> None:
-    with disk(tmp_path / "disk") as folder:
-        (folder / "s.db").touch()
-        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
-        code, said = started(folder / "s.db")
+@needs_root
+def test_a_disk_that_cannot_be_written_is_said_to_be(refusals: dict[str, Refusal]) -> None:
+    found = refusals["read-only"]
     why = "SQLite: attempt to write a readonly database: the file, its folder or its disk"
-    assert (code, why in said) == (3, True), said
+    assert (found.code, why in found.said) == (3, True), found.said
 
 
-def test_a_disk_without_room_is_said_to_be(tmp_path: Path) -> None:
-    with disk(tmp_path / "disk") as folder:
-        fill(folder)
-        code, said = started(folder / "s.db")
-    assert (code, "SQLite: database or disk is full: make room" in said) == (3, True), said
+@needs_root
+def test_a_disk_without_room_is_said_to_be(refusals: dict[str, Refusal]) -> None:
+    found = refusals["full"]
+    why = "SQLite: database or disk is full: make room"
+    assert (found.code, why in found.said) == (3, True), found.said
 
 
+@needs_root
 async def test_one_that_runs_when_the_room_ends_serves_on_and_says_so(tmp_path: Path) -> None:
     with disk(tmp_path / "disk") as folder:
         async with coordinator(store=f"sqlite:{folder / 's.db'}") as running:
