@@ -3,6 +3,7 @@
 import base64
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +55,16 @@ def kubeconfigs(applied: Whole, tmp_path_factory: pytest.TempPathFactory) -> tup
 
 
 @pytest.fixture(scope="module")
-def seen(applied: Whole, kubeconfigs: tuple[Path, Path]) -> dict[str, Any]:
-    """What was measured where the cluster is."""
+def seen(applied: Whole, kubeconfigs: tuple[Path, Path]) -> Iterator[dict[str, Any]]:
+    """What was measured where the cluster is; the node without a kubelet goes at the end."""
     command = (sys.executable, "-m", "tests.cluster.pods_scene", *kubeconfigs)
     path = f"PYTHONPATH={ROOT}:{ROOT / 'proto'}"
     done = applied.run("env", "-C", ROOT, path, *command, timeout_s=180)
     assert done.returncode == 0, done.stderr[-4000:]
     said: dict[str, Any] = json.loads(done.stdout)
     print({name: value for name, value in said.items() if isinstance(value, float)})
-    return said
+    yield said
+    applied.kubectl("delete", "node", said["engine"]["node"])
 
 
 def test_a_ready_pod_is_an_engine_of_its_node(seen: dict[str, Any]) -> None:
