@@ -72,9 +72,9 @@ class Board:
         elapsed = time.monotonic() - self.started
         progress = f"{elapsed:.0f} of {self.seconds:.0f} s"
         if self.is_over:
-            progress = f"{self.seconds:.0f} s of traffic, none left to answer"
+            progress = f"{self.seconds:.0f} s, and the last"
         elif elapsed >= self.seconds:
-            progress = f"{self.seconds:.0f} s of traffic, the last answers are on their way"
+            progress = f"{self.seconds:.0f} s, waiting for the last"
         failed = sum(sample.failed for sample in self.samples)
         return (
             f"{self.title}: {progress}, {len(self.samples)} answered"

@@ -165,8 +165,8 @@ def test_progress_says_when_only_answers_are_awaited_and_when_none_is() -> None:
 
     ends = "0 answered, median TTFT -"
     assert line(4.0) == f"title: 4 of 16 s, {ends}"
-    assert line(16.0) == f"title: 16 s of traffic, the last answers are on their way, {ends}"
-    assert line(17.0, True) == f"title: 16 s of traffic, none left to answer, {ends}"
+    assert line(16.0) == f"title: 16 s, waiting for the last, {ends}"
+    assert line(17.0, True) == f"title: 16 s, and the last, {ends}"
 
 
 async def test_what_is_shown_last_of_a_pass_says_that_it_is_over() -> None:
@@ -175,7 +175,7 @@ async def test_what_is_shown_last_of_a_pass_says_that_it_is_over() -> None:
     async with show(board, shown):
         assert not board.is_over
     assert isinstance(shown.file, io.StringIO)
-    assert "none left to answer" in shown.file.getvalue()
+    assert "16 s, and the last" in shown.file.getvalue()
 
 
 def test_a_queue_is_what_waits_and_what_runs() -> None:
