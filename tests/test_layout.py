@@ -46,7 +46,7 @@ HOMES = {
     },
     "pynvml": {"agent/gpu.py"},
     "sqlite3": {"coordinator/state/stores/sqlite.py", "coordinator/state/stores/tables.py"},
-    "kubernetes_asyncio": {"coordinator/kube/transport.py"},
+    "kubernetes_asyncio": {"coordinator/kube/login.py"},
     "huggingface_hub": {"coordinator/tokens/hub.py"},
     "yaml": {"cli/envoy.py", "proto/lineside/nodes.py"},
     "lineside.v1": {

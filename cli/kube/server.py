@@ -12,11 +12,9 @@ from typing import Any
 
 from cli.kube.api import Answer, Unreachable
 from coordinator.kube.api import Api, ApiAway
+from coordinator.kube.login import HOST
 from coordinator.kube.settings import Kubernetes
 from coordinator.kube.transport import connected
-
-IN_POD = "KUBERNETES_SERVICE_HOST"
-"""Kubernetes sets it in every pod."""
 
 
 class Server:
@@ -62,7 +60,7 @@ async def opened(kubeconfig: str | None, context: str | None) -> AsyncIterator[S
 
     Without either it is the one that this pod is of, in a pod.
     """
-    in_pod = kubeconfig is None and context is None and IN_POD in os.environ
+    in_pod = kubeconfig is None and context is None and HOST in os.environ
     settings = Kubernetes("in-cluster" if in_pod else "kubeconfig", kubeconfig, context)
     try:
         api = await connected(settings)

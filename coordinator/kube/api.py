@@ -25,6 +25,10 @@ class ApiAway(Exception):
     """The API server cannot be reached, or broke off; says why."""
 
 
+class Untrusted(ApiAway):
+    """Its certificate is of no authority that we know, or for another name."""
+
+
 class Refused(Exception):
     """The API server did not open a watch; carries its answer."""
 

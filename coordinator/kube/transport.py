@@ -1,34 +1,27 @@
-"""Requests to an API server through the Kubernetes client's transport. Alone imports that client.
+"""Requests to an API server, and its watches, over connections that are kept.
 
-It knows how to log in (kubeconfig, a pod's own token, plugins) and keeps connections. Its watch is
-not used: it ends for good when a server restarts.
+The one client: the coordinator's reflector, the check of agents' tokens and the doctor ask by it.
+It knows nothing of how to log in: `login` does. Lines are put together here, since aiohttp's own
+reader gives up at a line of twice its buffer.
 """
 
 import asyncio
-import os
 import socket
 import ssl
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncGenerator
+from urllib.parse import urlencode
 
 import aiohttp
+import msgspec
 
-from coordinator.kube.api import JSON, Answer, Api, ApiAway, Body, Query, Refused
+from coordinator.kube.api import JSON, Answer, Api, ApiAway, Body, Query, Refused, Untrusted
+from coordinator.kube.login import CannotLogIn, Login, login
 from coordinator.kube.settings import Kubernetes
-from lineside import logs
-from lineside.nodes import parse
-
-log = logs.get("coordinator.kube.transport")
 
 ANSWER_S = 20.0
 """For one answer; a list of five hundred pods takes a second."""
 
 CONNECT_S = 5.0
-
-RENEW_S = 60.0
-"""Between two looks at a kubeconfig's login. A plugin runs only when its token has run out."""
 
 MAX_LINE_BYTES = 8 * 2**20
 """Of one event: an object is 1.5 MiB at most, as etcd takes no more."""
@@ -36,70 +29,29 @@ MAX_LINE_BYTES = 8 * 2**20
 MAX_BODY_BYTES = 64 * 2**20
 """Of one answer: a page of five hundred objects is far smaller."""
 
-USUAL = "~/.kube/config"
-
-_CLUMSY = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
-"""What the client raises of a kubeconfig that lacks something, for want of a look at it."""
-
-LOST = (OSError, aiohttp.ClientError, TimeoutError, ssl.SSLError)
+LOST = (CannotLogIn, OSError, aiohttp.ClientError, TimeoutError, ssl.SSLError)
 
 
 async def connected(settings: Kubernetes) -> Api:
     """Return the API server that the settings name, not asked yet. Raises `OSError`."""
-    # Here, since the import takes 35 MB and half a second: for those alone who read a cluster.
-    from kubernetes_asyncio import client, config
-
-    configuration = client.Configuration()
     try:
-        if settings.access == "in-cluster":
-            config.load_incluster_config(client_configuration=configuration)
-        else:
-            _check(settings.kubeconfig or os.environ.get("KUBECONFIG") or USUAL)
-            loader = await config.load_kube_config(
-                config_file=settings.kubeconfig,
-                context=settings.context,
-                client_configuration=configuration,
-                persist_config=False,
-            )
-            configuration.refresh_api_key_hook = _renewing(loader.load_and_set)
-    except (config.ConfigException, OSError) as error:
+        by = login(settings)
+        await by.access()
+    except CannotLogIn as error:
         raise OSError(f"cannot log in to the cluster: {error}") from error
-    except _CLUMSY:
-        raise OSError("cannot log in to the cluster: the kubeconfig lacks something") from None
-    configuration.connection_pool_maxsize = 0  # without a bound: each watch keeps a connection
-    return KubeApi(client.ApiClient(configuration), config.ConfigException)
-
-
-def _check(files: str) -> None:
-    """Raise `OSError` where none is there, or for what is no YAML: the client tells neither."""
-    paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
-    if not any(path.exists() for path in paths):
-        raise OSError(f"there is no file {files}")
-    for path in paths:
-        if path.exists() and (findings := parse(path.read_bytes(), str(path)).findings):
-            raise OSError(str(findings[0]))
-
-
-def _renewing(load: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
-    """Return what logs in again now and then: tokens of plugins and of files run out."""
-    loaded_at = time.monotonic()
-
-    async def renew(configuration: Any) -> None:
-        nonlocal loaded_at
-        if (now := time.monotonic()) - loaded_at >= RENEW_S:
-            loaded_at = now
-            await load(configuration)
-
-    return renew
+    return KubeApi(by)
 
 
 class KubeApi:
-    """One API server."""
+    """One API server. Made on the event loop that asks it."""
 
-    def __init__(self, client: Any, unusable: type[Exception]) -> None:
-        """`unusable` is what logging in again, as tokens run out, may raise."""
-        self._client = client
-        self._lost = (*LOST, unusable)
+    def __init__(self, by: Login) -> None:
+        self._by = by
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),  # each watch keeps a connection
+            trust_env=by.uses_environment,
+            read_bufsize=2**21,  # an event may be that long
+        )
 
     async def ask(
         self,
@@ -114,8 +66,8 @@ class KubeApi:
             async with asyncio.timeout(ANSWER_S):
                 answer = await self._send(method, path, query, body, content_type, _SHORT)
                 return await _read(answer)
-        except self._lost as error:
-            raise ApiAway(_why(error)) from error
+        except LOST as error:
+            raise _away(error) from error
 
     async def watch(self, path: str, query: Query, idle_s: float) -> AsyncGenerator[bytes, None]:
         """Yield an empty line once a watch is open, then each line of it."""
@@ -131,12 +83,12 @@ class KubeApi:
                     yield line
             finally:
                 answer.close()
-        except self._lost as error:
-            raise ApiAway(_why(error)) from error
+        except LOST as error:
+            raise _away(error) from error
 
     async def close(self) -> None:
         """Let go of all connections."""
-        await self._client.close()
+        await self._session.close()
 
     async def _send(
         self,
@@ -147,17 +99,21 @@ class KubeApi:
         content_type: str,
         limits: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        answer: aiohttp.ClientResponse = await self._client.call_api(
-            path,
+        access = await self._by.access()
+        headers = {"Accept": JSON, "Content-Type": content_type}
+        if access.authorization is not None:
+            headers["Authorization"] = access.authorization
+        return await self._session.request(
             method,
-            query_params=list(query),
-            header_params={"Accept": JSON, "Content-Type": content_type},
-            body=body,
-            auth_settings=["BearerToken"],
-            _preload_content=False,
-            _request_timeout=limits,
+            access.url + path + (f"?{urlencode(query)}" if query else ""),
+            headers=headers,
+            data=msgspec.json.encode(body) if body is not None else None,
+            timeout=limits,
+            ssl=access.tls,
+            server_hostname=access.server_name,
+            proxy=access.proxy,
+            allow_redirects=method == "GET",  # a process behind the proxy may want a slash
         )
-        return answer
 
 
 _SHORT = aiohttp.ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S)
@@ -203,7 +159,13 @@ def _keep_alive(answer: aiohttp.ClientResponse) -> None:
             found.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _why(error: BaseException) -> str:
+def _away(error: Exception) -> ApiAway:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return Untrusted("its certificate is not trusted")
+    return ApiAway(_why(error))
+
+
+def _why(error: Exception) -> str:
     """Say what happened, without an object that the message may repeat."""
     match error:
         case TimeoutError():

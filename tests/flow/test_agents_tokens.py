@@ -152,7 +152,7 @@ async def test_a_token_opens_its_own_node_and_a_file_that_is_exchanged_counts(
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        ("away", "the API server cannot be asked about the agent's token: connect"),
+        ("away", "the API server cannot be asked about the agent's token: cannot connect"),
         ("refuses us", "it answers 403: we may not: give our ServiceAccount `create` on"),
         ("foreign", "its certificate is not trusted: look at `service_accounts.ca_file`"),
         ("no token of ours", "our own account's files: no such file or directory"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from coordinator.kube import transport
+from coordinator.kube import login, transport
 from coordinator.kube.api import JSON_PATCH, Api, ApiAway, Refused
 from coordinator.kube.settings import Kubernetes
 from coordinator.kube.transport import connected
@@ -214,7 +214,7 @@ print(json.dumps({"apiVersion": API, "kind": "ExecCredential", "status": status}
 async def test_a_token_that_has_run_out_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "RENEW_S", 0.0)
+    monkeypatch.setattr(login, "RENEW_S", 0.0)
     count, plugin = tmp_path / "count", tmp_path / "plugin.py"
     count.write_text("0")
     api_version = "client.authentication.k8s.io/v1"
