@@ -21,19 +21,23 @@ def test_who_is_no_pod_is_told(said: dict[str, str]) -> None:
         pod_url(said)
 
 
+def certificate(folder: Path, name: str) -> bytes:
+    return Path(Authority(folder, name).file).read_bytes()
+
+
 async def test_files_that_are_exchanged_count_and_connections_are_kept_until_then(
     tmp_path: Path,
 ) -> None:
     token, ca = tmp_path / "token", tmp_path / "ca.crt"
     token.write_text("first\n")
-    ca.write_bytes(Path(Authority(tmp_path, "one").file).read_bytes())
+    ca.write_bytes(certificate(tmp_path, "one"))
     login = Mounted("https://h:443/", str(ca), str(token))
     first = await login.access()
     token.write_text("second\n")
     second = await login.access()
     assert (first.url, first.authorization) == ("https://h:443", "Bearer first")
     assert second.authorization == "Bearer second" and second.tls is first.tls
-    ca.write_bytes(Path(Authority(tmp_path, "two").file).read_bytes())
+    ca.write_bytes(certificate(tmp_path, "two"))
     assert (await login.access()).tls is not first.tls
 
 
