@@ -1,6 +1,6 @@
 """One decision: from a prompt's tokens to an engine, accounted. Index, overlay and load included.
 
-    python bench/decision.py [--json FILE]
+    python -m bench.decision [--json FILE]
 
 Prints one table; `bench/README.md` says what each row means. Seeds are fixed.
 """
@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.policy import MODELS, TEAMS, make_policies
 from coordinator.audit import Audit
 from coordinator.caches import Caches
 from coordinator.canonical import Api, Canonical, parse
@@ -35,7 +36,7 @@ from coordinator.overlay import STRIDE, Overlay
 from coordinator.predict import FixedRate
 from coordinator.recent import RecentWork
 from coordinator.records import Records
-from coordinator.rules import Rules
+from coordinator.rules import Resources, Rules
 from coordinator.service import Routed, Service
 from coordinator.state.secret import Secret
 from coordinator.tagging import GivenTags
@@ -58,6 +59,7 @@ from lineside.signals import Events, Status
 SEED = 20261
 ENGINES = 64
 KEYS = 1_000_000
+POLICIES = 20
 IN_FLIGHT = 128
 """Requests in flight: two on each engine, half of them before their first token."""
 
@@ -78,6 +80,7 @@ class Row:
     what: str
     tokens: int
     us: float
+    policies: int = 0
     budget_us: float | None = None
 
 
@@ -131,9 +134,8 @@ def make_scene() -> Scene:
     held = _held(rng, names, [prompt for of_size in prompts.values() for prompt in of_size])
     for name in names:
         _fill(caches, cluster, name, held[name])
-    request = parse(
-        Api.OPENAI_CHAT, {}, b'{"model":"m","messages":[{"role":"user","content":"x"}]}'
-    )
+    body = {"model": MODELS[0], "messages": [{"role": "user", "content": "x"}]}
+    request = parse(Api.OPENAI_CHAT, {}, json.dumps(body).encode())
     assert isinstance(request, Canonical)
     decider = Decider(
         cluster=cluster,
@@ -160,7 +162,7 @@ def make_scene() -> Scene:
 
 
 def _engine(name: EngineId) -> Engine:
-    models = (ServedModel(ModelName("m")),)
+    models = (ServedModel(ModelName(MODELS[0])),)
     return Engine(name, f"http://{name}", name, GROUP, models, NodeId("n"), events="tcp://e:1")
 
 
@@ -199,17 +201,23 @@ def _fill(caches: Caches, cluster: Cluster, name: EngineId, keys: set[BlockKey])
 async def decision_rows(scene: Scene) -> list[Row]:
     """Time whole decisions while `IN_FLIGHT` others are under way."""
     rows = []
-    for size in SIZES:
-        times = await _decisions(scene, size)
-        keys = best(_rounds([partial(_keys, prompt) for prompt in scene.prompts[size]]))
-        rows.append(Row("decision, the prompt's keys included", size, best(times), BUDGET_US[size]))
-        rows.append(Row("the same, keys known", size, best(times) - keys))
-        rows.append(Row("the same, keys included, p99", size, _p99(times)))
+    for policies in (POLICIES, 0):
+        scene.service.decider.rules.swap(Resources(policies=tuple(make_policies(policies))))
+        for size in SIZES:
+            times = await _decisions(scene, size)
+            keys = best(_rounds([partial(_keys, prompt) for prompt in scene.prompts[size]]))
+            budget = BUDGET_US[size] if policies else None
+            rows.append(
+                Row("decision, the prompt's keys included", size, best(times), policies, budget)
+            )
+            rows.append(Row("the same, keys known", size, best(times) - keys, policies))
+            rows.append(Row("the same, keys included, p99", size, _p99(times), policies))
     return rows
 
 
 async def _decisions(scene: Scene, size: int) -> list[list[float]]:
     service, prompts, rounds = scene.service, scene.prompts[size], []
+    tenants = [TenantId(f"team{team}-{each}") for each in "abc" for team in range(TEAMS)]
     under_way: deque[Routed] = deque()
     for _ in range(ROUNDS):
         times = []
@@ -217,7 +225,7 @@ async def _decisions(scene: Scene, size: int) -> list[list[float]]:
             prompt = prompts[number % len(prompts)]
             scene.tokens.tokenized = Tokenized(TokenState.EXACT, "given", prompt, size)
             start = time.perf_counter_ns()
-            routed = await service.route(scene.request, TenantId("t"), "request")
+            routed = await service.route(scene.request, tenants[number % len(tenants)], "request")
             times.append((time.perf_counter_ns() - start) / 1e3)
             assert isinstance(routed, Routed)
             under_way.append(routed)
@@ -295,10 +303,11 @@ def _p99(rounds: list[list[float]]) -> float:
 def show(rows: list[Row]) -> None:
     width = max(len(row.what) for row in rows)
     print(f"{ENGINES} engines, {IN_FLIGHT} requests in flight, {KEYS} keys")
-    print(f"{'':{width}}  {'tokens':>6}  {'µs':>8}  budget")
+    print(f"{'':{width}}  {'tokens':>6}  {'policies':>8}  {'µs':>8}  budget")
     for row in rows:
+        numbers = f"{row.tokens:>6}  {row.policies or '':>8}  {row.us:>8.1f}"
         budget = "" if row.budget_us is None else f"{row.budget_us:g}"
-        print(f"{row.what:{width}}  {row.tokens:>6}  {row.us:>8.1f}  {budget}".rstrip())
+        print(f"{row.what:{width}}  {numbers}  {budget}".rstrip())
 
 
 def report(rows: list[Row]) -> dict[str, Any]:

@@ -4,11 +4,12 @@ Written by discovery (`assign`) and by ingest (`observe_*`, `link_*`); readers t
 Pure: time is an argument, in the coordinator's monotonic seconds.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from coordinator.engines import NOTHING, Engine, EngineView, ServedModel, Word
-from lineside.ids import EngineId, GroupId, NodeId
+from lineside.ids import EngineId, GroupId, NodeId, PodIdent
 from lineside.signals import Load, NodeGpus, Status
 
 VIEW_FOR_S = 0.02
@@ -59,6 +60,10 @@ class _Record:
     viewed_at: float = 0.0
 
 
+_Tenant: TypeAlias = tuple[EngineId, PodIdent | None]
+"""An engine in its pod: at the same address there may be another pod's later."""
+
+
 @dataclass(slots=True)
 class Cluster:
     """Discovery and ingest write here; nobody else."""
@@ -68,20 +73,27 @@ class Cluster:
     _gpus: dict[NodeId, tuple[NodeGpus, float]] = field(default_factory=dict)
     _cards: dict[NodeId, Mapping[str, str]] = field(default_factory=dict)
     """The model of each GPU of a node by UUID, as last heard."""
+    _given: dict[NodeId, Mapping[_Tenant, Sequence[str]]] = field(default_factory=dict)
+    """The UUIDs of the GPUs that serve a node's engines, by its kubelet's word, as last heard."""
     _serving: dict[str, list[_Record]] = field(default_factory=dict)
     _groups: dict[str, set[tuple[GroupId, str | None]]] = field(default_factory=dict)
-    _views: dict[str, tuple[tuple[EngineView, ...], float]] = field(default_factory=dict)
+    _views: dict[str | None, tuple[tuple[EngineView, ...], float]] = field(default_factory=dict)
     """By model: the last answer, and when the oldest view in it was made."""
     _reachable: dict[str, list[Engine]] = field(default_factory=dict)
     _found: tuple[Engine, ...] = ()
     _factors: dict[GroupId, int] = field(default_factory=dict)
+    _watchers: list[Callable[[], None]] = field(default_factory=list)
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call back at every new revision, in the middle of the change: to take note, no more."""
+        self._watchers.append(watcher)
 
     def assign(self, engines: Iterable[Engine]) -> None:
         """Replace the engines; what is known of those that stay is kept."""
         before = self._records
         self._records = {}
         self._found = tuple(engines)
-        for engine in map(self._with_card, map(self._coarser, self._found)):
+        for engine in map(self._with_gpus, map(self._coarser, self._found)):
             record = before.get(engine.id) or _Record(engine)
             record.engine, record.view = engine, None
             self._records[engine.id] = record
@@ -92,6 +104,8 @@ class Cluster:
                 group = record.engine.group, served.lora
                 self._groups.setdefault(served.name, set()).add(group)
         self.revision += 1
+        for watcher in self._watchers:
+            watcher()
 
     def coarsen(self, group: GroupId, factor: int) -> None:
         """Ask a group's agents for one in so many of the keys that discovery asked for."""
@@ -104,9 +118,11 @@ class Cluster:
         factor = self._factors.get(engine.group, 1)
         return engine if factor == 1 else replace(engine, stride=factor * engine.stride)
 
-    def _with_card(self, engine: Engine) -> Engine:
-        card = _card(self._cards.get(engine.node, {}), engine.gpus)
-        return replace(engine, card=card) if card else engine
+    def _with_gpus(self, engine: Engine) -> Engine:
+        given = self._given.get(engine.node, {}).get((engine.id, engine.pod), ())
+        gpus = engine.gpus or tuple(given)  # who names them in the configuration knows best
+        card = _card(self._cards.get(engine.node, {}), gpus)
+        return replace(engine, card=card, gpus=gpus) if card or given else engine
 
     def strides(self) -> dict[GroupId, int]:
         """Return the coarsest stride that each group's agents are asked for."""
@@ -186,8 +202,10 @@ class Cluster:
         """
         self._gpus[node] = (gpus, observed_at)
         names = {gpu.uuid: gpu.name for gpu in gpus.gpus}
-        if names and names != self._cards.get(node):  # a driver that is away changes no card
-            self._cards[node] = names
+        given = self._given_of(node, gpus)
+        # A driver that is away changes no card, and gives no GPU to another engine.
+        if names and (names != self._cards.get(node) or given != self._given.get(node, {})):
+            self._cards[node], self._given[node] = names, given
             self.assign(self._found)
         utilization = {gpu.uuid: gpu.utilization for gpu in gpus.gpus}
         for record in self._records.values():
@@ -195,6 +213,16 @@ class Cluster:
                 record.gpu_utilization = _busiest(map(utilization.get, record.engine.gpus))
                 record.gpu_at = observed_at
                 self._changed(record)
+
+    def _given_of(self, node: NodeId, gpus: NodeGpus) -> dict[_Tenant, Sequence[str]]:
+        """Return the GPUs of each engine that the report names: of this node's engines alone."""
+        given: dict[_Tenant, list[str]] = {}
+        for gpu in gpus.gpus:
+            for named in gpu.engines:
+                record = self._records.get(named)
+                if record is not None and record.engine.node == node:
+                    given.setdefault((named, record.engine.pod), []).append(gpu.uuid)
+        return dict(given)
 
     def node_gpus(self, now: float) -> dict[NodeId, tuple[NodeGpus, float]]:
         """Return each node's GPUs with the report's age in seconds."""
@@ -229,17 +257,20 @@ class Cluster:
         """Return whether an engine serves a model name that is neither away nor failing."""
         return any(not (r.away or r.failing) for r in self._serving.get(model, ()))
 
-    def views(self, model: str, now: float) -> Sequence[EngineView]:
+    def views(self, model: str | None, now: float) -> Sequence[EngineView]:
         """Return `snapshot(now).serving(model)` without a view of all other engines.
+
+        Without a model: of all engines.
 
         It is the same object for as long as nothing new is known: see `VIEW_FOR_S`.
         """
         kept = self._views.get(model)
         if kept is not None and 0 <= now - kept[1] < VIEW_FOR_S:
             return kept[0]
-        views = tuple(_view(record, now) for record in self._serving.get(model, ()))
+        records = self._records.values() if model is None else self._serving.get(model, ())
+        views = tuple(_view(record, now) for record in records)
         if views:
-            self._views[model] = views, min(record.viewed_at for record in self._serving[model])
+            self._views[model] = views, min(record.viewed_at for record in records)
         return views
 
     def models(self) -> list[ServedModel]:

@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from coordinator.answers import Answers
@@ -17,11 +18,9 @@ from coordinator.inflight import InFlight
 from coordinator.measurement import (
     OUTSTANDING_S,
     Facts,
-    Field,
     Held,
     Part,
     Units,
-    field_of,
     measure,
 )
 from coordinator.newcomers import Newcomers
@@ -33,7 +32,8 @@ from coordinator.providers.bars import Bar, KeyMissing, bars, bars_nowhere, none
 from coordinator.providers.cooldowns import Cooldowns
 from coordinator.recent import RecentWork
 from coordinator.route import NO_BARS, Decision, decide
-from coordinator.rules import Rules, Saturated
+from coordinator.rules import Bench, Rules, saturated
+from coordinator.runners import Field, field_of
 from coordinator.seen import Keys, Seen, first_known, load_tokens
 from coordinator.state.secret import Secret
 from coordinator.targets import ANYWHERE, Layout, Reach
@@ -41,8 +41,10 @@ from coordinator.tokens.tokenized import Tokenized
 from lineside import hashing
 from lineside.clock import Clock
 from lineside.ids import BlockKey, EngineId, GroupId, ModelName, TenantId
-from policies.facts import RequestFacts, Truth
+from policies.facts import Pools, RequestFacts, Truth
 from policies.verdict import Denied
+
+NO_POOLS: Pools = MappingProxyType({})
 
 FIELDS = 1000
 """Models whose engines are kept sorted out; all are forgotten when there are more."""
@@ -95,6 +97,7 @@ class Decider:
 
     def __post_init__(self) -> None:
         self._fields: dict[ModelName, tuple[Sequence[EngineView], Layout, Field]] = {}
+        self._full: tuple[Sequence[EngineView], Bench, Pools] | None = None
 
     async def see(
         self, request: Canonical, tenant: TenantId, tags: Mapping[str, Truth]
@@ -118,12 +121,7 @@ class Decider:
             else {},
             conversation=request.conversation(secret) if bench.policies.has_splits else "",
         )
-        views = (
-            self.cluster.snapshot(self.clock.monotonic()).engines
-            if bench.policies.asks_pools
-            else ()
-        )
-        plan = bench.bound.plan(facts, Saturated(bench, views))
+        plan = bench.bound.plan(facts, self._saturated(bench))
         if isinstance(plan, Denied):
             return plan
         models = layout.models(plan.mask)
@@ -171,6 +169,15 @@ class Decider:
         if reach.nowhere:
             barred = {**barred, **bars_nowhere(layout, targets, reach.nowhere)}
         return decide(seen.plan, parts, layout, outlook, self.rng, outside, barred), keys
+
+    def _saturated(self, bench: Bench) -> Pools:
+        """Return which pools are, where a policy asks; the views of a moment give one answer."""
+        if not bench.policies.asks_pools:
+            return NO_POOLS
+        views = self.cluster.views(None, self.clock.monotonic())
+        if self._full is None or self._full[0] is not views or self._full[1] is not bench:
+            self._full = views, bench, saturated(bench, views)
+        return self._full[2]
 
     def _bars(self, seen: Seen, translates: bool, now: float) -> Mapping[int, Bar]:
         """Return which providers are out of the running."""

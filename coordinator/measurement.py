@@ -11,19 +11,19 @@ those who look at one.
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import sub
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from coordinator.candidates import Candidate
-from coordinator.engines import Engine, EngineView
 from coordinator.fit import Params
 from coordinator.inflight import Loads
 from coordinator.predict import Predictor
 from coordinator.pressure import Beta
 from coordinator.recent import SHARE
-from coordinator.targets import Layout
+from coordinator.runners import Field, Kind
 from lineside.hashing import UNIT
-from lineside.ids import EngineId, GroupId, ModelName
+from lineside.ids import EngineId, GroupId
 from policies.model import Measure
 
 Units: TypeAlias = tuple[int, int, int]
@@ -34,9 +34,6 @@ OUTSTANDING_S = 0.02
 
 FULL_S = 1e4
 """What puts an engine behind all that are not full, whatever their queues."""
-
-SETS_KEPT = 4096
-"""Sets of engines whose numbers a row remembers; all are looked up again when there are more."""
 
 MEDIUM_WEIGHTS = (1.0, 0.8, 0.4)
 """What a cached block is worth in gpu, cpu, disk; the rest of it counts as uncached work."""
@@ -59,117 +56,6 @@ class Held(NamedTuple):
     """By the engines' own word: engines that hold as much together, each in one place."""
     claimed: Mapping[EngineId, int] = MappingProxyType({})
     """By our own decisions, in gpu, whatever the index says (yet)."""
-
-
-class Kind(NamedTuple):
-    """What a prediction needs to know of an engine beside its cache. Engines are of few kinds."""
-
-    block: int
-    """Tokens in a block; 0: nothing can be said of its cache."""
-    credit: float
-    """How far what the index says of it counts."""
-    engine: Engine
-    """One of them, to ask the predictor about."""
-
-
-class Row:
-    """Engines in a fixed order, and their numbers in it. Kept while the engines are the same."""
-
-    def __init__(self, engines: tuple[EngineId, ...]) -> None:
-        self.engines = engines
-        self.number_of = {engine: number for number, engine in enumerate(engines)}
-        self._numbers: dict[tuple[EngineId, ...], tuple[int, ...]] = {}
-
-    def numbers(self, engines: tuple[EngineId, ...]) -> tuple[int, ...]:
-        """Return the numbers of some engines, without those that are not in the row."""
-        found = self._numbers.get(engines)
-        if found is None:
-            if len(self._numbers) >= SETS_KEPT:
-                self._numbers.clear()
-            known = map(self.number_of.get, engines)
-            found = self._numbers[engines] = tuple(each for each in known if each is not None)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """What follows from the engines' views alone, worked out once for all who see the same.
-
-    The sequences have one entry for each engine in the running.
-    """
-
-    model: ModelName
-    views: tuple[EngineView, ...]
-    row: Row
-    groups: frozenset[GroupId]
-    """That the engines are of: most often one."""
-    places: tuple[int, ...]
-    """In the inventory."""
-    kinds: tuple[int, ...]
-    """Places in `kind_of`."""
-    kind_of: tuple[Kind, ...]
-    at: Mapping[int, int]
-    """From a place in the inventory to a number in the sequences."""
-    out: tuple[tuple[int, EngineView, str], ...]
-    """The others: place, view, and why."""
-
-
-def field_of(
-    model: ModelName,
-    views: Iterable[EngineView],
-    layout: Layout,
-    class_of: Callable[[Engine], str],
-    before: Field | None = None,
-) -> Field:
-    """Return which engines are in the running for a model.
-
-    Failing engines are used where there are no others: what may fail beats what surely does.
-    `class_of` names engines that are predicted alike. `before`: the field that this one replaces.
-    """
-    running: list[tuple[int, EngineView]] = []
-    failing: list[tuple[int, EngineView]] = []
-    out: list[tuple[int, EngineView, str]] = []
-    for view in views:
-        place = layout.place(view.engine.id, model)
-        if place is None:
-            continue  # discovered since the layout was made
-        if view.away or view.asleep:
-            out.append((place, view, "away" if view.away else "asleep"))
-        else:
-            (failing if view.failing else running).append((place, view))
-    if running:
-        out += [(place, view, "failing") for place, view in failing]
-    running = running or failing
-    numbers, kind_of = _kinds((view for _, view in running), class_of)
-    engines = tuple(view.engine.id for _, view in running)
-    return Field(
-        model,
-        tuple(view for _, view in running),
-        before.row if before is not None and before.row.engines == engines else Row(engines),
-        frozenset(view.engine.group for _, view in running),
-        tuple(place for place, _ in running),
-        numbers,
-        kind_of,
-        {place: number for number, (place, _) in enumerate(running)},
-        tuple(out),
-    )
-
-
-def _kinds(
-    views: Iterable[EngineView], class_of: Callable[[Engine], str]
-) -> tuple[tuple[int, ...], tuple[Kind, ...]]:
-    """Return each engine's kind as a place in the kinds, and the kinds."""
-    places: dict[tuple[int, float, str], int] = {}
-    kind_of: list[Kind] = []
-    numbers = []
-    for view in views:
-        block = (view.block_size or UNIT) if view.cache_usable else 0
-        key = block, view.credit, class_of(view.engine)
-        if key not in places:
-            places[key] = len(kind_of)
-            kind_of.append(Kind(block, view.credit, view.engine))
-        numbers.append(places[key])
-    return tuple(numbers), tuple(kind_of)
 
 
 class Own(NamedTuple):
@@ -244,7 +130,7 @@ class Part:
             queued=loads.queued[number],
             running=loads.outstanding[number] - loads.queued[number],
             is_full=self.ranking[number] != self.cost[number],
-            predicted_ttft_s=self.value(Measure.PREDICTED_TTFT, number),
+            predicted_ttft_s=self.ttft_s(number),
             predicted_e2e_s=e2e_s,
             price=price,
             pools=pools,
@@ -253,31 +139,34 @@ class Part:
             why=why,
         )
 
-    def value(self, measure: Measure, number: int) -> float | None:
-        """Return one measurement of a runner; `None`: not known."""
-        prompt, loads = self.facts.prompt_tokens, self.loads
-        load = self.field.views[number].fresh_load
+    def ttft_s(self, number: int) -> float | None:
+        """Return a runner's predicted time to first token; `None`: the prompt is not known."""
+        if self.facts.prompt_tokens is None:
+            return None
+        return self.loads.wait_s[number] + self.own[number].own_s
+
+    def column(self, measure: Measure) -> Sequence[float | None]:
+        """Return one measurement of all runners; `None`: not known."""
+        prompt, loads, reported = self.facts.prompt_tokens, self.loads, self.field.reported
         match measure:
-            case Measure.PREDICTED_TTFT:
-                return None if prompt is None else loads.wait_s[number] + self.own[number].own_s
             case Measure.QUEUED_PROMPTS:
-                reported = load and load.waiting
-                return max(loads.queued[number], reported or 0)
+                return list(map(max, loads.queued, reported.queued))
             case Measure.RUNNING_PROMPTS:
-                reported = load and load.running
-                return max(loads.outstanding[number] - loads.queued[number], reported or 0)
-            case Measure.CACHED_TOKENS:
-                return None if prompt is None else self.own[number].cached
-            case Measure.UNCACHED_TOKENS:
-                return None if prompt is None else prompt - self.own[number].cached
+                return list(map(max, map(sub, loads.outstanding, loads.queued), reported.running))
             case Measure.KV_CACHE_USAGE:
-                return load.kv_cache_usage if load else None
+                return reported.kv_cache_usage
             case Measure.GPU_UTILIZATION:
-                return self.field.views[number].gpu_utilization
+                return reported.gpu_utilization
             case Measure.FRESHNESS:
-                return self.field.views[number].heard_age_s
+                return reported.heard_age_s
+            case Measure.CACHED_TOKENS if prompt is not None:
+                return [own.cached for own in self.own]
+            case Measure.UNCACHED_TOKENS if prompt is not None:
+                return [prompt - own.cached for own in self.own]
+            case Measure.PREDICTED_TTFT:
+                return [self.ttft_s(number) for number in range(len(self.own))]
             case _:
-                return None
+                return [None] * len(self.own)
 
 
 def measure(

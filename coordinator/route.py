@@ -4,7 +4,7 @@ Candidates are made for those who look at one: the winner, its fallbacks, a reco
 """
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -121,15 +121,15 @@ class Decision:
     def _at(self, place: int, stage: str = "", dropped_by: str = "", why: str = "") -> Candidate:
         part, number = self.columns.at(place)
         target = self.layout.inventory.targets[place]
-        e2e_s = self.columns.value(Measure.PREDICTED_E2E, place)
-        price = self.columns.value(Measure.COST, place)
         if part is not None:
+            e2e_s, price = self.columns.e2e_s(part, number), self.columns.price(part, number)
             return part.candidate(number, stage, dropped_by, why, e2e_s, price, target.pools)
+        ttft_s, e2e_s, price = self.columns.of_provider(place)
         return Candidate(
             self.layout.backends[place],
             target.model,
             cost=None,
-            predicted_ttft_s=self.columns.value(Measure.PREDICTED_TTFT, place),
+            predicted_ttft_s=ttft_s,
             predicted_e2e_s=e2e_s,
             price=price,
             pools=target.pools,
@@ -177,59 +177,81 @@ class Columns:
 
     def __init__(self, parts: Sequence[Part], outlook: Outlook) -> None:
         self.parts, self._outlook = parts, outlook
-        self._found = (
-            {place: (part, n) for part in parts for place, n in part.field.at.items()}
+        self._at = (
+            {place: (k, n) for k, part in enumerate(parts) for place, n in part.field.at.items()}
             if len(parts) > 1
             else {}
         )
 
     def ranking(self, places: Sequence[int]) -> Sequence[float | None]:
         """Return what orders places by predicted time to first token."""
-        if len(self.parts) == 1:
-            (part,) = self.parts
-            if places == part.field.places:
-                return part.ranking  # nearly always
-            at, cost, provider = part.field.at.get, part.ranking, self._outlook.provider_ttft_s
-            return [provider(p) if (n := at(p)) is None else cost[n] for p in places]
-        found, provider = self._found.get, self._outlook.provider_ttft_s
-        return [provider(p) if (of := found(p)) is None else of[0].ranking[of[1]] for p in places]
+        rankings = [part.ranking for part in self.parts]
+        return self._spread(rankings, places, self._outlook.provider_ttft_s)
 
-    def column(self, measure: Measure, places: Sequence[int]) -> list[float | None]:
+    def column(self, measure: Measure, places: Sequence[int]) -> Sequence[float | None]:
         """Return a measurement of each place."""
-        return [self.value(measure, place) for place in places]
+        columns = [self._of(part, measure) for part in self.parts]
+        return self._spread(columns, places, self._provider(measure))
 
-    def value(self, measure: Measure, place: int) -> float | None:
-        """Return a measurement of one place."""
-        part, number = self.at(place)
-        if part is None:
-            return self._of_provider(measure, place)
-        match measure:
-            case Measure.PREDICTED_E2E:
-                ttft_s = part.value(Measure.PREDICTED_TTFT, number)
-                engine, running = part.field.views[number].engine, part.loads.outstanding[number]
-                return None if ttft_s is None else self._outlook.e2e_s(engine, ttft_s, running)
-            case Measure.COST:
-                cached = part.own[number].cached
-                uncached = part.facts.load_tokens - cached
-                return self._outlook.price(place, max(0, uncached), cached)
-            case _:
-                return part.value(measure, number)
+    def e2e_s(self, part: Part, number: int) -> float | None:
+        """Return when the whole answer of one of a part's engines is expected."""
+        if (ttft_s := part.ttft_s(number)) is None:
+            return None
+        engine, running = part.field.views[number].engine, part.loads.outstanding[number]
+        return self._outlook.e2e_s(engine, ttft_s, running)
 
-    def _of_provider(self, measure: Measure, place: int) -> float | None:
-        match measure:
-            case Measure.PREDICTED_TTFT:
-                return self._outlook.provider_ttft_s(place)
-            case Measure.PREDICTED_E2E:
-                return self._outlook.provider_e2e_s(place)
-            case Measure.COST:
-                return self._outlook.provider_price(place)
-            case _:
-                return None
+    def price(self, part: Part, number: int) -> float | None:
+        """Return the money that the request costs at one of a part's engines."""
+        cached, place = part.own[number].cached, part.field.places[number]
+        return self._outlook.price(place, max(0, part.facts.load_tokens - cached), cached)
+
+    def of_provider(self, place: int) -> tuple[float | None, float | None, float | None]:
+        """Return a provider's time to first token, time to its end, and price."""
+        of = self._outlook
+        return of.provider_ttft_s(place), of.provider_e2e_s(place), of.provider_price(place)
 
     def at(self, place: int) -> tuple[Part | None, int]:
         """Return the part that measured a place, and the number there; `None`: a provider's."""
         if len(self.parts) == 1:
-            (part,) = self.parts
-            number = part.field.at.get(place)
-            return (None, 0) if number is None else (part, number)
-        return self._found.get(place, (None, 0))
+            number = self.parts[0].field.at.get(place)
+            return (None, 0) if number is None else (self.parts[0], number)
+        found = self._at.get(place)
+        return (None, 0) if found is None else (self.parts[found[0]], found[1])
+
+    def _of(self, part: Part, measure: Measure) -> Sequence[float | None]:
+        match measure:
+            case Measure.PREDICTED_E2E:
+                return [self.e2e_s(part, number) for number in range(len(part.own))]
+            case Measure.COST:
+                return [self.price(part, number) for number in range(len(part.own))]
+            case _:
+                return part.column(measure)
+
+    def _provider(self, measure: Measure) -> Callable[[int], float | None]:
+        match measure:
+            case Measure.PREDICTED_TTFT:
+                return self._outlook.provider_ttft_s
+            case Measure.PREDICTED_E2E:
+                return self._outlook.provider_e2e_s
+            case Measure.COST:
+                return self._outlook.provider_price
+            case _:
+                return lambda place: None
+
+    def _spread(
+        self,
+        columns: Sequence[Sequence[float | None]],
+        places: Sequence[int],
+        provider: Callable[[int], float | None],
+    ) -> Sequence[float | None]:
+        """Return what the parts' columns have for these places."""
+        if len(columns) != 1:
+            found = self._at.get
+            return [
+                provider(p) if (at := found(p)) is None else columns[at[0]][at[1]] for p in places
+            ]
+        column, field_ = columns[0], self.parts[0].field
+        if places == field_.places:
+            return column  # nearly always
+        number = field_.at.get
+        return [provider(p) if (n := number(p)) is None else column[n] for p in places]

@@ -5,7 +5,7 @@ half of a set.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -165,30 +165,8 @@ class Rules:
         )
 
 
-class Saturated(Mapping[str, bool]):
-    """Whether each pool is saturated, worked out for those that a policy asks about."""
-
-    def __init__(self, bench: Bench, views: Iterable[EngineView]) -> None:
-        self._bench, self._views = bench, views
-        self._pools: dict[str, bool] | None = None
-
-    def __getitem__(self, pool: str) -> bool:
-        return self._all()[pool]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def _all(self) -> dict[str, bool]:
-        if self._pools is None:
-            self._pools = _saturated(self._bench, self._views)
-        return self._pools
-
-
-def _saturated(bench: Bench, views: Iterable[EngineView]) -> dict[str, bool]:
-    """A pool is saturated when each of its engines is that can be reached.
+def saturated(bench: Bench, views: Iterable[EngineView]) -> dict[str, bool]:
+    """Return whether each pool is: when each of its engines is that can be reached.
 
     It is unknown, and not here, while none is known not to be and of some nothing is known.
     """
@@ -220,7 +198,7 @@ def _is_saturated(view: EngineView, bounds: Saturation) -> bool | None:
 def pools_shown(bench: Bench, views: Iterable[EngineView]) -> list[dict[str, object]]:
     """Return each pool's engines and state, for people."""
     views = list(views)
-    full, engines = _saturated(bench, views), dict[str, list[str]]()
+    full, engines = saturated(bench, views), dict[str, list[str]]()
     for view in views:
         for pool in bench.members.pool_names(view.engine.id):
             engines.setdefault(pool, []).append(view.engine.id)

@@ -55,6 +55,10 @@ class CompiledRule:
             unknown.update(dict.fromkeys(condition.unknown(asked)))
         return False
 
+    def concerns(self, asked: Asked) -> bool:
+        """Whether it can match any request of this one's tenant, API and kind of answer."""
+        return self.matches is None or any(each.concerns(asked) for each in self.matches)
+
     def conditions(self) -> Iterator[Condition]:
         """Return every condition in it."""
         yield from self.matches or ()

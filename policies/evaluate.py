@@ -11,8 +11,9 @@ carried on as predicates, and hold for targets that only a later rule considers.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from lineside.ids import ModelName
 from policies.attempt import BoundRule
@@ -23,6 +24,9 @@ from policies.masks import Masks
 from policies.match import Asked
 from policies.model import InferencePolicy, Match, Mode
 from policies.verdict import Chosen, Denied, Empty
+
+CONCERNED = 1000
+"""Tenants, APIs and kinds of answer whose rules are kept; all are forgotten when there are more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class Plan:
 
 
 class Bound:
-    """Policies over one inventory. Immutable."""
+    """Policies over one inventory. Remembers what it worked out, and nothing else."""
 
     def __init__(self, rules: Sequence[CompiledRule], inventory: Inventory) -> None:
         self.inventory = inventory
@@ -107,6 +111,7 @@ class Bound:
         shadows = {rule.source.policy for rule in rules if rule.mode is Mode.SHADOW}
         # Each by itself beside what is in force, so that what it would change is its own doing.
         self._shadows = tuple((policy, _in_force(bound, policy)) for policy in sorted(shadows))
+        self._concerned: dict[tuple[str, str, bool], Concerned] = {}
 
     def meant(self, requested: str) -> int:
         """Return the targets that serve what a requested name means, as a bit mask."""
@@ -115,11 +120,24 @@ class Bound:
     def plan(self, facts: RequestFacts, pools: Pools) -> Plan | Denied:
         """Take every step for a request that needs no measurement."""
         asked = Asked(facts, pools, self._masks.meant(facts.model))
-        course = follow(self._enforced, self._default, asked)
+        enforced, shadows = self._rules_for(asked)
+        course = follow(enforced, self._default, asked)
         if isinstance(course, Denied):
             return course
-        shadows = [(name, follow(rules, self._default, asked)) for name, rules in self._shadows]
-        return Plan(self.inventory, facts, course, tuple(shadows))
+        others = [(name, follow(rules, self._default, asked)) for name, rules in shadows]
+        return Plan(self.inventory, facts, course, tuple(others))
+
+    def _rules_for(self, asked: Asked) -> "Concerned":
+        """Return the rules that can match a request by who sends it where: few of many."""
+        key = asked.facts.tenant, asked.facts.api, asked.facts.stream
+        found = self._concerned.get(key)
+        if found is None:
+            if len(self._concerned) >= CONCERNED:
+                self._concerned.clear()
+            shadows = ((name, _concerning(rules, asked)) for name, rules in self._shadows)
+            found = _concerning(self._enforced, asked), tuple(shadows)
+            self._concerned[key] = found
+        return found
 
 
 class PolicySet:
@@ -145,6 +163,14 @@ class PolicySet:
 def compile_(policies: Sequence[InferencePolicy]) -> PolicySet:
     """Compile policies, whatever order they come in."""
     return PolicySet(tuple(in_order(policies)))
+
+
+Concerned: TypeAlias = tuple[tuple[BoundRule, ...], tuple[tuple[str, tuple[BoundRule, ...]], ...]]
+"""Rules in force, and those beside each shadow policy."""
+
+
+def _concerning(rules: Iterable[BoundRule], asked: Asked) -> tuple[BoundRule, ...]:
+    return tuple(rule for rule in rules if rule.compiled and rule.compiled.concerns(asked))
 
 
 def _in_force(rules: Sequence[BoundRule], shadow: str = "") -> tuple[BoundRule, ...]:

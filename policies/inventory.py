@@ -21,6 +21,8 @@ from policies.model import (
 DEFAULT_POOL = "default"
 """The pool of engines that no pool names."""
 
+IN_NONE = frozenset({DEFAULT_POOL})
+
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
@@ -40,11 +42,12 @@ class Members:
 
     worker_sets: Mapping[str, Sequence[InferenceWorkerSet]]
     pools: Mapping[str, Sequence[InferencePool]]
+    names: Mapping[str, frozenset[str]]
+    """Of the pools: they are asked for with every engine of many a request."""
 
     def pool_names(self, engine: str) -> frozenset[str]:
         """Return the names of an engine's pools; of one that no pool names, the default pool's."""
-        names = frozenset(pool.metadata.name for pool in self.pools.get(engine, ()))
-        return names or frozenset({DEFAULT_POOL})
+        return self.names.get(engine, IN_NONE)
 
 
 def members_of(
@@ -53,12 +56,13 @@ def members_of(
     engines: Iterable[EngineFacts],
 ) -> Members:
     """Return the engine sets and pools of each engine."""
-    in_sets, in_pools = {}, {}
+    in_sets, in_pools, pool_names = {}, {}, {}
     for engine in engines:
         in_sets[engine.id] = [each for each in worker_sets if _lists(each, engine)]
         names = {each.metadata.name for each in in_sets[engine.id]}
-        in_pools[engine.id] = [pool for pool in pools if _takes(pool, engine, names)]
-    return Members(in_sets, in_pools)
+        in_pools[engine.id] = taking = [pool for pool in pools if _takes(pool, engine, names)]
+        pool_names[engine.id] = frozenset(pool.metadata.name for pool in taking) or IN_NONE
+    return Members(in_sets, in_pools, pool_names)
 
 
 def inventory_of(

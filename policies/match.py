@@ -41,16 +41,21 @@ Test: TypeAlias = Callable[[Asked], Truth]
 class Condition:
     """One entry of `matches`, or one `if`: all its fields must hold."""
 
-    __slots__ = ("_others", "_tags", "headers", "truth")
+    __slots__ = ("_named", "_others", "_tags", "headers", "truth")
 
     def __init__(self, match: Match) -> None:
         self.headers = frozenset(name.lower() for name in match.headers or ())
         self._tags = tags_of(match)
+        self._named = tuple(_named(match))
         self._others = tuple(_others(match))
         # Cheap ones first: the first FALSE ends the look.
-        tests = (*_plain(match), *_tags(match), *(test for _, test in self._others))
+        tests = (*self._named, *_headers(match), *_tags(match), *(t for _, t in self._others))
         self.truth: Test = tests[0] if len(tests) == 1 else _all(tests)
         """Says whether a request is so: FALSE when one field is, TRUE when all are."""
+
+    def concerns(self, asked: Asked) -> bool:
+        """Whether it can hold for any request of this one's tenant, API and kind of answer."""
+        return all(test(asked) is TRUE for test in self._named)
 
     def unknown(self, asked: Asked) -> Iterator[str]:
         """Name what is asked for and not known."""
@@ -97,7 +102,7 @@ def only_more(threshold: Threshold) -> float | None:
 # --- two-valued: what a request always says of itself ---------------------------------------------
 
 
-def _plain(match: Match) -> Iterator[Test]:
+def _named(match: Match) -> Iterator[Test]:
     if match.stream is not None:
         wanted = match.stream
         yield lambda asked: TRUE if asked.facts.stream == wanted else FALSE
@@ -107,6 +112,9 @@ def _plain(match: Match) -> Iterator[Test]:
     if match.api is not None:
         api = compile_glob(match.api)
         yield lambda asked: TRUE if api(asked.facts.api) else FALSE
+
+
+def _headers(match: Match) -> Iterator[Test]:
     for name, pattern in (match.headers or {}).items():
         yield _header(name.lower(), pattern)
 

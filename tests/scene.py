@@ -7,9 +7,10 @@ from typing import Any
 from coordinator.candidates import Backend
 from coordinator.engines import Engine, EngineView, ServedModel
 from coordinator.inflight import EMPTY, Loads, Queue
-from coordinator.measurement import Facts, Held, Units, field_of, measure
+from coordinator.measurement import Facts, Held, Units, measure
 from coordinator.predict import Predictor
 from coordinator.route import Decision, decide
+from coordinator.runners import field_of
 from coordinator.targets import Layout
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 from lineside.signals import Events, Status

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from coordinator.engines import ASLEEP_FOR_S, EngineView
 from coordinator.inflight import PeerSum, Queue
-from coordinator.measurement import Row, Units, field_of
+from coordinator.measurement import Units
 from coordinator.predict import FixedRate
 from coordinator.route import Decision
+from coordinator.runners import Row, field_of
 from lineside.ids import EngineId
 from lineside.signals import Events, Load, Status
 from policies.verdict import Chosen, Empty

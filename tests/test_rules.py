@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from coordinator.cluster import Cluster
-from coordinator.rules import Bench, Resources, Rules, Saturated
+from coordinator.rules import Bench, Resources, Rules, saturated
 from lineside.signals import Load
 from policies.load import load
 from tests.scene import view
@@ -74,7 +74,7 @@ FULL, FREE = Load(waiting=9, kv_cache_usage=0.5), Load(waiting=0, kv_cache_usage
 
 
 @pytest.mark.parametrize(
-    ("loads", "saturated"),
+    ("loads", "full"),
     [
         pytest.param([FULL, FULL], {"default": True}, id="all are full"),
         pytest.param([FULL, FREE], {"default": False}, id="one is not"),
@@ -84,25 +84,25 @@ FULL, FREE = Load(waiting=9, kv_cache_usage=0.5), Load(waiting=0, kv_cache_usage
     ],
 )
 def test_a_pool_is_saturated_when_each_of_its_engines_is(
-    loads: list[Load | None], saturated: dict[str, bool]
+    loads: list[Load | None], full: dict[str, bool]
 ) -> None:
     views = [
         view(name, load=each, load_age_s=None if each is None else 0.5)
         for name, each in zip("ab", loads, strict=True)
     ]
-    assert dict(Saturated(bench(), views)) == saturated
+    assert saturated(bench(), views) == full
 
 
 @pytest.mark.parametrize(
-    ("changes", "saturated"),
+    ("changes", "full"),
     [
         pytest.param({"load_age_s": 60.0}, {}, id="an old report says nothing"),
         pytest.param({"away": "gone"}, {}, id="who is away does not count"),
     ],
 )
-def test_only_what_is_known_now_counts(changes: dict[str, Any], saturated: dict[str, bool]) -> None:
+def test_only_what_is_known_now_counts(changes: dict[str, Any], full: dict[str, bool]) -> None:
     views = [view("a", **({"load": FULL, "load_age_s": 0.5} | changes))]
-    assert dict(Saturated(bench(), views)) == saturated
+    assert saturated(bench(), views) == full
 
 
 def test_a_pools_price_is_its_models_else_its_servers() -> None:
