@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lineside.ids import EngineId
+from lineside.ids import EngineId, PodIdent
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class AssignedEngine:
     topic: str = ""
     stride: int = 4
     version: str = ""
+    pod: PodIdent | None = None
+    """That its server runs in; `None`: in none, or in one that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ together is in `problems`.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,12 @@ from lineside.settings import Problem, half_a_pair
 
 STALE_AFTER_S = 2.0
 """Coordinators call a load stale after this (docs/protocol.md)."""
+
+
+SocketPath: TypeAlias = Annotated[
+    str, Meta(pattern=r"^/[^\0]{1,106}\Z", title="a path from the root, of at most 107 characters")
+]
+"""The system has no room for a longer one."""
 
 
 class CoordinatorTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +82,11 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     checkpoint_dir: Annotated[str, Meta(min_length=1)] | None = None
     """Directory that keeps what each engine holds over a restart of the agent, written every 30 s
     and at stop. `null`: nothing is kept, and an engine's replay buffer is all there is to go by."""
+
+    pod_resources: SocketPath | None = None
+    """Unix socket of the kubelet's pod-resources API, which says which GPUs it gave to which pod:
+    `/var/lib/kubelet/pod-resources/kubelet.sock`. It belongs to root. `null`: the kubelet is not
+    asked, and which GPUs serve an engine is known where the coordinator's settings name them."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What goes to standard error."""

@@ -150,7 +150,11 @@ class Worker:
         """Tell whether an assignment is of the same publisher, so that `follow` will do."""
         here = self.engine
         return here == replace(
-            engine, base_url=here.base_url, version=here.version, stride=here.stride
+            engine,
+            base_url=here.base_url,
+            version=here.version,
+            stride=here.stride,
+            pod=here.pod,
         )
 
     def follow(self, engine: AssignedEngine) -> None:

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from agent.config import AgentConfig
 from agent.coordinators import Coordinators, addresses_of
 from agent.dialling import Dialling
 from agent.gpu import GpuReader
+from agent.kubelet import Kubelet
 from agent.metrics import AgentMetrics, watch_lag
 from agent.node import Node
 from agent.report import Reporter
@@ -71,7 +72,11 @@ async def run(config: AgentConfig, stop: asyncio.Event, announce: process.Announ
         ):
             pauses = Pauses(config.scrape_busy_s, config.scrape_idle_s)
             kept = Checkpoints(Path(config.checkpoint_dir)) if config.checkpoint_dir else None
-            node = Node(tasks, clock, session, _subscriber, GpuReader().read, pauses, kept)
+            kubelet = Kubelet(config.pod_resources, clock) if config.pod_resources else None
+            owners = kubelet.owners if kubelet is not None else None
+            node = Node(tasks, clock, session, _subscriber, GpuReader().read, pauses, kept, owners)
+            if kubelet is not None:
+                tasks.create_task(kubelet.run(), name="kubelet")
 
             def stream_to(address: str, host: str) -> Reporter:
                 line = dialling.to(address, host)
@@ -80,11 +85,11 @@ async def run(config: AgentConfig, stop: asyncio.Event, announce: process.Announ
             lookup = addresses_of if config.resolve else None
             coordinators = Coordinators(config.coordinators, tasks, stream_to, clock, lookup)
             tasks.create_task(coordinators.run(), name="coordinators")
-            metrics = AgentMetrics(registry, node, coordinators.streams, dialling.remaining, clock)
+            streams = coordinators.streams
+            metrics = AgentMetrics(registry, node, streams, dialling.remaining, clock, kubelet)
             tasks.create_task(watch_lag(metrics, clock), name="loop lag")
-            async with _serving(
-                _application(registry, node, coordinators.streams, dialling.troubles), listener
-            ):
+            troubles = partial(_troubles, dialling, kubelet)
+            async with _serving(_application(registry, node, streams, troubles), listener):
                 announce({"metrics": _address(listener, config.metrics)})
                 await stop.wait()
             log.info("stopping")
@@ -98,6 +103,12 @@ def _subscriber(engine: AssignedEngine, place: Place | None) -> Subscriber:
     return Subscriber(
         engine.events, engine.replay, bind=engine.events_bind, topic=engine.topic, place=place
     )
+
+
+def _troubles(dialling: Dialling, kubelet: Kubelet | None) -> Iterator[tuple[str, str]]:
+    yield from dialling.troubles()
+    if kubelet is not None:
+        yield from kubelet.troubles()
 
 
 def _registry() -> CollectorRegistry:

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from agent.gpu_metrics import gpu_metrics
+from agent.kubelet import Kubelet, NoAnswer
 from agent.node import Node
 from agent.scrape import Failure
 from lineside.about import About
@@ -33,11 +34,13 @@ class AgentMetrics(Collector):
         streams: Callable[[], Mapping[str, bool]],
         remaining: Callable[[], Iterable[tuple[str, float]]],
         clock: Clock,
+        kubelet: Kubelet | None = None,
     ) -> None:
         self._node = node
         self._streams = streams
         self._remaining = remaining
         self._clock = clock
+        self._kubelet = kubelet
         self.lag_s = 0.0
         registry.register(self)
         registry.register(About(clock))
@@ -47,6 +50,7 @@ class AgentMetrics(Collector):
         yield from self._of_engines()
         yield from self._of_scrapes()
         yield from gpu_metrics(self._node.gpus(), self._clock.monotonic())
+        yield from self._of_kubelet()
         yield _gauge(
             "lineside_agent_stream_up",
             "Whether the stream to this coordinator is established.",
@@ -130,6 +134,43 @@ class AgentMetrics(Collector):
                 ([url, failure], server.failures[failure])
                 for url, server in self._node.servers.items()
                 for failure in get_args(Failure)
+            ),
+        )
+
+    def _of_kubelet(self) -> Iterator[Metric]:
+        """Yield what is known of the kubelet; where it is not asked, no series."""
+        kubelets = [] if self._kubelet is None else [self._kubelet]
+        now = self._clock.monotonic()
+        yield _gauge(
+            "lineside_agent_pod_resources_up",
+            "Whether the kubelet answers which GPUs it gave to which pod.",
+            [],
+            (([], float(not kubelet.failing)) for kubelet in kubelets),
+        )
+        yield _gauge(
+            "lineside_agent_pod_resources_age_seconds",
+            "Since the kubelet was asked and answered; absent before its first answer.",
+            [],
+            (([], now - k.answered_at) for k in kubelets if k.answered_at is not None),
+        )
+        yield _counter(
+            "lineside_agent_pod_resources_failures",
+            "Questions to the kubelet that brought no answer.",
+            ["reason"],
+            (
+                ([failure], kubelet.failures[failure])
+                for kubelet in kubelets
+                for failure in get_args(NoAnswer)
+            ),
+        )
+        yield _gauge(
+            "lineside_agent_engine_device",
+            "1 for each GPU, or part of one (MIG), that the kubelet gave to an engine's pod.",
+            ["engine", "device"],
+            (
+                ([engine, device], 1.0)
+                for engine, devices in self._node.owners.devices.items()
+                for device in devices.ids
             ),
         )
 

@@ -19,6 +19,7 @@ from agent.assignment import Assigned, AssignedEngine, Scheme
 from agent.checkpoint import Checkpoints, Key, Saved
 from agent.digest_log import DigestLog
 from agent.engine import Counters, Subscribe, Worker
+from agent.owners import GpuOwners
 from agent.peers import Peers
 from agent.scrape import Failure, ScrapeFailed
 from agent.signals import Observed
@@ -81,6 +82,7 @@ class Node:
         read_gpus: Callable[[], NodeGpus],
         pauses: scrape.Pauses = scrape.USUAL,
         checkpoints: Checkpoints | None = None,
+        owners: GpuOwners | None = None,
     ) -> None:
         self._tasks = tasks
         self._clock = clock
@@ -96,6 +98,7 @@ class Node:
         self.servers: dict[str, Server] = {}
         self._ending: set[_Task] = set()
         self._gpus: Observed[NodeGpus] | None = None
+        self.owners = owners or GpuOwners()
         self._dirty = asyncio.Event()
         self._changed: set[asyncio.Event] = set()
         self.peers = Peers(self._announce)
@@ -143,6 +146,7 @@ class Node:
             self._end(self.servers.pop(url).task)
         for url in urls - self.servers.keys():
             self.servers[url] = Server(self._start(partial(self._scrape, url), f"scrape {url}"))
+        self.owners.assign(wanted.values())
         log.info("following", coordinator=assigned.coordinator, engines=len(wanted))
         self._announce()
 
@@ -307,7 +311,7 @@ class Node:
     def _took_gpus(self, gpus: NodeGpus) -> None:
         if gpus.unavailable != (self._gpus.value.unavailable if self._gpus else ""):
             log.info("GPUs", unavailable=gpus.unavailable)
-        self._gpus = self._observed(gpus, self._clock.monotonic())
+        self._gpus = self._observed(self.owners.named(gpus), self._clock.monotonic())
         self._dirty.set()
 
     def _observed(self, value: T, at: float) -> Observed[T]:

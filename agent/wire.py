@@ -22,7 +22,7 @@ from lineside.digest import (
     SnapshotChunk,
     encode_snapshot,
 )
-from lineside.ids import EngineId, NodeId
+from lineside.ids import EngineId, NodeId, PodIdent
 from lineside.signals import Events, InFlight, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
 
@@ -215,10 +215,15 @@ def assigned(coordinator: str, wire: pb.Assignment) -> Assigned:
             topic=engine.topic,
             stride=engine.stride,
             version=engine.version,
+            pod=_pod(engine.pod) if engine.HasField("pod") else None,
         )
         for engine in wire.engines
     )
     return Assigned(coordinator, wire.revision, engines)
+
+
+def _pod(wire: pb.Pod) -> PodIdent:
+    return PodIdent(wire.namespace, wire.name, wire.uid)
 
 
 def in_flight(wire: pb.InFlight) -> dict[EngineId, InFlight]:

@@ -213,6 +213,9 @@ class Cluster:
                 record.gpu_utilization = _busiest(map(utilization.get, record.engine.gpus))
                 record.gpu_at = observed_at
                 self._changed(record)
+            elif not record.engine.gpus and record.gpu_utilization is not None:
+                record.gpu_utilization = None
+                self._changed(record)
 
     def _given_of(self, node: NodeId, gpus: NodeGpus) -> dict[_Tenant, Sequence[str]]:
         """Return the GPUs of each engine that the report names: of this node's engines alone."""

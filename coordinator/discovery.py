@@ -33,7 +33,7 @@ from coordinator.servers import (
 )
 from lineside import logs
 from lineside.decoding import decoded
-from lineside.ids import EngineId, NodeId
+from lineside.ids import EngineId, NodeId, PodIdent
 
 log = logs.get("coordinator.discovery")
 
@@ -110,7 +110,7 @@ class Discovery:
 
         What is known of a server is forgotten when it has another pod: an address can come back.
         """
-        gone = [spec for spec, pod in self._pods.items() if _uid(pods.get(spec)) != pod.uid]
+        gone = [spec for spec, pod in self._pods.items() if _pod(pods.get(spec)) != pod.pod]
         for spec in gone:
             self._forget(spec)
         if gone:
@@ -297,12 +297,12 @@ _KEY_REFUSED = "it does not accept the key in `api_key_file`"
 _TIMEOUT = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S, sock_connect=2.0)
 
 
-def _uid(pod: Hosting | None) -> str | None:
-    return None if pod is None else pod.uid
+def _pod(hosting: Hosting | None) -> PodIdent | None:
+    return None if hosting is None else hosting.pod
 
 
-def _in_pod(engine: Engine, pod: Hosting) -> Engine:
-    return replace(engine, labels=pod.labels, namespace=pod.namespace)
+def _in_pod(engine: Engine, at: Hosting) -> Engine:
+    return replace(engine, labels=at.labels, namespace=at.pod.namespace, pod=at.pod)
 
 
 def _words(number: int | None) -> str:

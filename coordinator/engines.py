@@ -6,7 +6,7 @@ Values are immutable. `None` is a measurement that is missing; ages are seconds.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lineside.ids import EngineId, GroupId, ModelName, NodeId
+from lineside.ids import EngineId, GroupId, ModelName, NodeId, PodIdent
 from lineside.signals import Events, Load, Status
 
 STALE_AFTER_S = 2.0
@@ -49,13 +49,16 @@ class Engine:
     stride: int = 4
     tokenizer: str | None = None
     gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs that serve it, where the configuration names them."""
+    """UUIDs of the GPUs that serve it, where the configuration names them, or its node's agent does
+    by the kubelet's word. Empty: unknown."""
     card: str = ""
     """The model of its GPUs, where that is sure: see `Cluster.observe_gpus`. Empty: unknown."""
     labels: tuple[tuple[str, str], ...] = ()
     """Of its pod, sorted."""
     namespace: str | None = None
     """Of its pod; `None`: the configuration names it."""
+    pod: PodIdent | None = None
+    """`None`: the configuration names it."""
 
     def serves(self, model: str) -> ServedModel | None:
         """Return what the engine serves under this name."""
@@ -66,8 +69,7 @@ class Engine:
 class Hosting:
     """The pod that a server runs in."""
 
-    uid: str
-    namespace: str
+    pod: PodIdent
     labels: tuple[tuple[str, str], ...]
     """Sorted."""
     unfit: str = ""

@@ -1,7 +1,7 @@
 """Which GPUs serve which engine, where that is known, and how busy they are: metrics.
 
-Made whenever they are asked for. Of an engine whose GPUs nobody named there is no series: it is
-never guessed.
+Made whenever they are asked for. Of an engine whose GPUs neither the configuration nor a
+kubelet names there is no series: it is never guessed.
 """
 
 from collections.abc import Callable, Iterable, Iterator

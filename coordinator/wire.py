@@ -21,7 +21,7 @@ from lineside.digest import (
     MalformedDigest,
     SnapshotChunk,
 )
-from lineside.ids import EngineId
+from lineside.ids import EngineId, PodIdent
 from lineside.signals import Events, Gpu, InFlight, Load, NodeGpus, Status
 from lineside.v1 import agents_pb2 as pb
 
@@ -206,10 +206,15 @@ def assignment(number: int, engines: Iterable[Engine]) -> pb.CoordinatorMessage:
             topic=engine.topic,
             stride=engine.stride,
             version=engine.version,
+            pod=_pod(engine.pod),
         )
         for engine in engines
     ]
     return pb.CoordinatorMessage(assignment=pb.Assignment(revision=number, engines=assigned))
+
+
+def _pod(pod: PodIdent | None) -> pb.Pod | None:
+    return None if pod is None else pb.Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid)
 
 
 def resume(engine: EngineId, at: Position) -> pb.CoordinatorMessage:

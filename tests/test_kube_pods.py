@@ -18,6 +18,7 @@ from coordinator.kube.pods import (
     selection_of,
 )
 from coordinator.rules import Resources
+from lineside.ids import PodIdent
 from policies.inventory import EngineFacts, members_of
 from policies.load import load
 from policies.model import InferenceWorkerSet
@@ -90,7 +91,7 @@ def test_a_ready_pod_is_a_server() -> None:
     found = Roster().servers([SET], [pod()])
     assert found == {
         EngineSpec(url="http://10.0.0.1:8000", node="node-a"): Hosting(
-            "uid-p", "n", (("app", "vllm"),)
+            PodIdent("n", "p", "uid-p"), (("app", "vllm"),)
         )
     }
 
@@ -146,10 +147,10 @@ def test_a_port_is_one_server_whoever_selects_it() -> None:
 def test_of_two_pods_at_one_address_the_one_that_serves_counts() -> None:
     roster, url = Roster(), "http://10.0.0.1:8000"
     old, new = pod("a-old"), pod("b-new", is_ready=False)
-    assert servers(old, new, roster=roster)[url].uid == "uid-a-old"
+    assert servers(old, new, roster=roster)[url].pod.uid == "uid-a-old"
     going = pod("a-old", is_terminating=True)
     assert servers(going, pod("b-new"), roster=roster)[url] == Hosting(
-        "uid-b-new", "n", (("app", "vllm"),)
+        PodIdent("n", "b-new", "uid-b-new"), (("app", "vllm"),)
     )
 
 

@@ -31,6 +31,7 @@ HOMES = {
     "zmq": {"agent/subscriber.py", "simulate/publisher.py"},
     "grpc": {
         "agent/dialling.py",
+        "agent/kubelet.py",
         "agent/report.py",
         "cli/gateway.py",
         "coordinator/doors/door_grpc.py",
@@ -50,6 +51,7 @@ HOMES = {
     "huggingface_hub": {"coordinator/tokens/hub.py"},
     "yaml": {"cli/envoy.py", "proto/lineside/nodes.py"},
     "lineside.v1": {
+        "agent/kubelet.py",
         "agent/report.py",
         "agent/stream.py",
         "agent/wire.py",

@@ -13,7 +13,6 @@ from coordinator.kube.costs import (
     IN_FLIGHT_TOKENS,
     MOST,
     Costs,
-    PodIdent,
     cost_of,
 )
 from coordinator.kube.deletion_costs import (
@@ -25,7 +24,7 @@ from coordinator.kube.deletion_costs import (
 )
 from coordinator.kube.pods import Pod
 from coordinator.worth import HALF_LIFE_S, CacheWorth
-from lineside.ids import EngineId
+from lineside.ids import EngineId, PodIdent
 from lineside.signals import Events, Status
 from tests.manual_clock import ManualClock
 from tests.scene import view

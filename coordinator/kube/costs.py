@@ -7,7 +7,8 @@ enough, one pod once in a while, so many at a time.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+
+from lineside.ids import PodIdent
 
 ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 
@@ -28,14 +29,6 @@ AGAIN_S = 60.0
 
 AT_ONCE = 10
 """Writes in a round; those that change the most come first."""
-
-
-class PodIdent(NamedTuple):
-    """A pod, of which there is never another one."""
-
-    namespace: str
-    name: str
-    uid: str
 
 
 @dataclass(slots=True)

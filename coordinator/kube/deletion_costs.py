@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from coordinator.kube.api import Api, ApiAway
-from coordinator.kube.costs import ANNOTATION, Costs, PodIdent, cost_of
+from coordinator.kube.costs import ANNOTATION, Costs, cost_of
 from coordinator.kube.kinds import PODS
 from coordinator.kube.pods import Pod
 from lineside import logs
 from lineside.clock import Clock
+from lineside.ids import PodIdent
 
 log = logs.get("coordinator.kube.deletion_costs")
 

@@ -11,6 +11,7 @@ import msgspec
 from coordinator.config import EngineSpec
 from coordinator.engines import Hosting
 from coordinator.kube.reflection import Object
+from lineside.ids import PodIdent
 from policies.model import InferenceWorkerSet
 
 NOT_READY = "its pod is not ready"
@@ -157,7 +158,7 @@ class Roster:
 
 def _hosting(pod: Pod) -> Hosting:
     unfit = TERMINATING if pod.is_terminating else "" if pod.is_ready else NOT_READY
-    return Hosting(pod.uid, pod.namespace, pod.labels, unfit)
+    return Hosting(PodIdent(pod.namespace, pod.name, pod.uid), pod.labels, unfit)
 
 
 def _specs(selection: Selection, pod: Pod, key_file: str | None) -> Iterator[EngineSpec]:

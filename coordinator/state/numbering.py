@@ -102,6 +102,7 @@ def _fingerprint(engines: Iterable[Engine]) -> str:
         (
             *(engine.node, engine.id, engine.base_url, engine.rank or 0, engine.events),
             *(engine.replay, engine.events_bind, engine.topic, engine.stride, engine.version),
+            *(engine.pod or ()),
         )
         for engine in engines
     )

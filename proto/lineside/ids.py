@@ -1,7 +1,7 @@
 """Names of things that must not be mixed up. Types only."""
 
 from enum import IntEnum
-from typing import NewType
+from typing import NamedTuple, NewType
 
 BlockKey = NewType("BlockKey", int)
 """Our 64-bit key of a prompt's leading units (see `lineside.hashing`)."""
@@ -18,6 +18,14 @@ Generation = NewType("Generation", str)
 NodeId = NewType("NodeId", str)
 TenantId = NewType("TenantId", str)
 ModelName = NewType("ModelName", str)
+
+
+class PodIdent(NamedTuple):
+    """A pod, of which there is never another one."""
+
+    namespace: str
+    name: str
+    uid: str
 
 
 class Medium(IntEnum):

@@ -17,7 +17,7 @@ from coordinator.credentials import Credentials
 from coordinator.discovery import NOT_ASKED, Discovery
 from coordinator.engines import Engine, Hosting
 from coordinator.publisher import Listener, listener_at
-from lineside.ids import NodeId
+from lineside.ids import NodeId, PodIdent
 from tests.fakes import FakeEngine, fake_engines
 
 pytestmark = pytest.mark.flow
@@ -202,7 +202,8 @@ async def test_the_usual_ports_are_taken_only_where_somebody_listens() -> None:
 
 
 def pod(uid: str = "u1", unfit: str = "", **labels: str) -> Hosting:
-    return Hosting(uid, "inference", tuple(sorted(labels.items())), unfit)
+    ident = PodIdent("inference", "vllm-0", uid)
+    return Hosting(ident, tuple(sorted(labels.items())), unfit)
 
 
 async def test_servers_of_pods_come_are_held_back_and_leave() -> None:

@@ -116,7 +116,7 @@ class Assignment(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., engines: _Optional[_Iterable[_Union[AssignedEngine, _Mapping]]] = ...) -> None: ...
 
 class AssignedEngine(_message.Message):
-    __slots__ = ("id", "base_url", "rank", "events", "replay", "events_bind", "topic", "stride", "version")
+    __slots__ = ("id", "base_url", "rank", "events", "replay", "events_bind", "topic", "stride", "version", "pod")
     ID_FIELD_NUMBER: _ClassVar[int]
     BASE_URL_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class AssignedEngine(_message.Message):
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     STRIDE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
     id: str
     base_url: str
     rank: int
@@ -135,7 +136,18 @@ class AssignedEngine(_message.Message):
     topic: str
     stride: int
     version: str
-    def __init__(self, id: _Optional[str] = ..., base_url: _Optional[str] = ..., rank: _Optional[int] = ..., events: _Optional[str] = ..., replay: _Optional[str] = ..., events_bind: bool = ..., topic: _Optional[str] = ..., stride: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    pod: Pod
+    def __init__(self, id: _Optional[str] = ..., base_url: _Optional[str] = ..., rank: _Optional[int] = ..., events: _Optional[str] = ..., replay: _Optional[str] = ..., events_bind: bool = ..., topic: _Optional[str] = ..., stride: _Optional[int] = ..., version: _Optional[str] = ..., pod: _Optional[_Union[Pod, _Mapping]] = ...) -> None: ...
+
+class Pod(_message.Message):
+    __slots__ = ("namespace", "name", "uid")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    uid: str
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[str] = ...) -> None: ...
 
 class Resume(_message.Message):
     __slots__ = ("engine", "generation", "digest_seq")
