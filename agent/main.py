@@ -73,8 +73,16 @@ async def run(config: AgentConfig, stop: asyncio.Event, announce: process.Announ
             pauses = Pauses(config.scrape_busy_s, config.scrape_idle_s)
             kept = Checkpoints(Path(config.checkpoint_dir)) if config.checkpoint_dir else None
             kubelet = Kubelet(config.pod_resources, clock) if config.pod_resources else None
-            owners = kubelet.owners if kubelet is not None else None
-            node = Node(tasks, clock, session, _subscriber, GpuReader().read, pauses, kept, owners)
+            node = Node(
+                tasks=tasks,
+                clock=clock,
+                session=session,
+                subscribe=_subscriber,
+                read_gpus=GpuReader().read,
+                pauses=pauses,
+                checkpoints=kept,
+                owners=kubelet.owners if kubelet is not None else None,
+            )
             if kubelet is not None:
                 tasks.create_task(kubelet.run(), name="kubelet")
 

@@ -75,6 +75,7 @@ class Node:
 
     def __init__(
         self,
+        *,
         tasks: asyncio.TaskGroup,
         clock: Clock,
         session: aiohttp.ClientSession,

@@ -51,7 +51,7 @@ BASE = "random"
 PUBLISHED = {"shared-prefix": 7.4, "multi-turn": 3.5}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
     """One number of clients before fresh engines. Times in seconds."""
 
@@ -163,14 +163,14 @@ def rung_of(
     samples = [sample for at_s, sample in ended if COUNTED_FROM_S <= at_s <= last_s]
     ttfts = [sample.ttft_s for sample in samples if not sample.error]
     return Rung(
-        workload,
-        name,
-        clients,
-        len(ttfts) * 60 / counted_s,
-        quantile(ttfts, 0.5),
-        quantile(ttfts, KEPT_BY),
-        sum(ttft <= OBJECTIVE_S for ttft in ttfts) / max(1, len(samples)),
-        len(samples) - len(ttfts),
+        workload=workload,
+        contender=name,
+        clients=clients,
+        per_minute=len(ttfts) * 60 / counted_s,
+        median_ttft_s=quantile(ttfts, 0.5),
+        p90_ttft_s=quantile(ttfts, KEPT_BY),
+        within=sum(ttft <= OBJECTIVE_S for ttft in ttfts) / max(1, len(samples)),
+        failed=len(samples) - len(ttfts),
     )
 
 

@@ -187,7 +187,18 @@ def _keys(prompt: bytes) -> list[BlockKey]:
 def _fill(caches: Caches, cluster: Cluster, name: EngineId, keys: set[BlockKey]) -> None:
     stream, held = Stream("life", 1), [(key, Medium.GPU) for key in keys]
     total = checksum(held)
-    chunk = SnapshotChunk(name, Generation("g"), 0, 0, True, held, len(held), total, STRIDE, 1)
+    chunk = SnapshotChunk(
+        engine=name,
+        generation=Generation("g"),
+        digest_seq=0,
+        chunk=0,
+        last=True,
+        keys=held,
+        count=len(held),
+        checksum=total,
+        stride=STRIDE,
+        media=1,
+    )
     caches.connect(name, stream)
     assert caches.apply(stream, chunk) is None
     heard_at = SystemClock().monotonic() + 3600  # as fresh at the end as at the start

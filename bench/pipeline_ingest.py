@@ -233,15 +233,15 @@ async def measure(window_s: float) -> dict[str, float]:
     cluster, caches = Cluster(), TimedCaches()
     numbering = Numbering(SqliteStore(":memory:"), cluster)
     servicer = AgentsServicer(
-        cluster,
-        caches,
-        Secret(b"secret"),
-        SystemClock(),
-        "c1",
-        All(()),
-        numbering,
-        Own(InFlight(), Overlay()),
-        Peers(),
+        cluster=cluster,
+        caches=caches,
+        secret=Secret(b"secret"),
+        clock=SystemClock(),
+        coordinator="c1",
+        proof=All(()),
+        numbering=numbering,
+        own=Own(InFlight(), Overlay()),
+        peers=Peers(),
     )
     known = engines()
     cluster.assign(known)

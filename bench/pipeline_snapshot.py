@@ -106,15 +106,15 @@ async def measure() -> dict[str, float]:
     cluster, caches, lag = Cluster(), Caches(), Lag()
     numbering = Numbering(SqliteStore(":memory:"), cluster)
     servicer = AgentsServicer(
-        cluster,
-        caches,
-        Secret(b"secret"),
-        SystemClock(),
-        "c1",
-        All(()),
-        numbering,
-        Own(InFlight(), Overlay()),
-        Peers(),
+        cluster=cluster,
+        caches=caches,
+        secret=Secret(b"secret"),
+        clock=SystemClock(),
+        coordinator="c1",
+        proof=All(()),
+        numbering=numbering,
+        own=Own(InFlight(), Overlay()),
+        peers=Peers(),
     )
     engine = engines()[0]
     cluster.assign([engine])

@@ -35,7 +35,7 @@ SPEEDS = Speeds(
 SIZE = Size(kv_tokens=ENGINE.blocks * BLOCK, max_num_seqs=ENGINE.max_num_seqs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """What one strategy reached in one cell."""
 
@@ -96,15 +96,16 @@ def row_of(workload: str, shape: Shape, name: str, played: Played) -> Row:
     for _, engine in counted:
         sent[engine] += 1
     return Row(
-        workload,
-        shape.engines,
-        name,
-        statistics.fmean(ttfts),
-        statistics.median(ttfts),
-        ttfts[int(0.95 * len(ttfts))],
-        sum(map(is_good, jobs)) / (shape.seconds - from_s),
-        sum(job.cached_tokens for job in jobs) / sum(job.request.input_tokens for job in jobs),
-        max(sent) * shape.engines / len(jobs),
+        workload=workload,
+        engines=shape.engines,
+        strategy=name,
+        mean_ttft_ms=statistics.fmean(ttfts),
+        median_ttft_ms=statistics.median(ttfts),
+        p95_ttft_ms=ttfts[int(0.95 * len(ttfts))],
+        goodput_per_s=sum(map(is_good, jobs)) / (shape.seconds - from_s),
+        hit_rate=sum(job.cached_tokens for job in jobs)
+        / sum(job.request.input_tokens for job in jobs),
+        busiest=max(sent) * shape.engines / len(jobs),
     )
 
 

@@ -66,7 +66,7 @@ class ChatRow:
     peer_encode: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RateRow:
     """Decisions at a rate, milliseconds."""
 
@@ -292,7 +292,17 @@ async def rated(
             tasks.create_task(decide(sent, due))
     p99 = statistics.quantiles(times, n=100, method="inclusive")[-1]
     middle, each = statistics.median(times), (time.process_time() - cpu) * 1e3 / len(times)
-    return RateRow(what, len(times), middle, p99, max(times), budget, each, late, dict(states))
+    return RateRow(
+        what=what,
+        requests=len(times),
+        p50=middle,
+        p99=p99,
+        longest=max(times),
+        budget=budget,
+        cpu=each,
+        late=late,
+        states=dict(states),
+    )
 
 
 # --- paper ----------------------------------------------------------------------------------------

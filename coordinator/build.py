@@ -142,7 +142,12 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     stack.callback(addresses.close)
     others = partial(_others, base.trust, addresses)
     readiness = Readiness(
-        core.service, base.cap, base.numbering, base.state.pulse, base.source, others
+        service=core.service,
+        cap=base.cap,
+        numbering=base.numbering,
+        pulse=base.state.pulse,
+        resources=base.source,
+        others=others,
     )
     doors = await _doors(base, readiness, addresses, stack)
     for metrics in _metrics(base, readiness, doors):
@@ -180,7 +185,15 @@ async def _base(config: Config, stack: AsyncExitStack) -> _Base:
     agents = _agents(config, core, secret, numbering, trust)
     cap = IndexCap(config.index_bytes, core.cluster, core.caches)
     source = await _source(config, store, core.rules, keys, discovery, stack)
-    state = _state(core, store, secret, agents, exclusions, kept, (numbering, source))
+    state = _state(
+        core=core,
+        store=store,
+        secret=secret,
+        agents=agents,
+        exclusions=exclusions,
+        kept=kept,
+        others=(numbering, source),
+    )
     worth = WorthViews(core.service.worth, core.service)
     if isinstance(source, KubeCluster):
         source.stand(
@@ -219,10 +232,25 @@ async def _doors(
     holding, listing = Holding(base.core.cluster, service.clock, asides), Listing(service)
     gateways = GatewayDoors(config, service, readiness, keys_of(base.credentials, keys), holding)
     envoy = EnvoyDoor(
-        config, service, gateways.queries, gateways.callers, holding, listing, addresses
+        config=config,
+        service=service,
+        queries=gateways.queries,
+        callers=gateways.callers,
+        holding=holding,
+        listing=listing,
+        addresses=addresses,
     )
     origins, limit = CrossOrigin(config.cors_origins), config.body_limit_bytes
-    door = Door(service, dispatcher, asides, holding, listing, config.timeouts, limit, origins)
+    door = Door(
+        service=service,
+        dispatcher=dispatcher,
+        asides=asides,
+        holding=holding,
+        listing=listing,
+        timeouts=config.timeouts,
+        body_limit_bytes=limit,
+        cross_origin=origins,
+    )
     return _Doors(door, gateways, envoy)
 
 
@@ -231,7 +259,14 @@ def _metrics(base: _Base, readiness: Readiness, doors: _Doors) -> Iterator[Colle
     core, service, lag = base.core, base.core.service, base.lag
     counters = base.agents.counters
     yield base.state
-    yield Gauges(service, readiness, core.caches, base.cap, counters, lambda: lag.seconds)
+    yield Gauges(
+        service=service,
+        readiness=readiness,
+        caches=core.caches,
+        cap=base.cap,
+        agents=counters,
+        loop_lag_s=lambda: lag.seconds,
+    )
     yield base.providers
     yield DoorMetrics(doors.gateways)
     yield EnvoyMetrics(doors.envoy)
@@ -272,6 +307,7 @@ async def _remembered(core: Core, store: Store, secret: Secret) -> tuple[Learned
 
 
 def _state(
+    *,
     core: Core,
     store: Store,
     secret: Secret,
@@ -288,23 +324,31 @@ def _state(
     members = Membership(store, clock, agents.name, lambda: agents.sessions.open.keys())
     pulse = Pulse(store, secret, clock, remake, lambda: members.tenure.away or kept.away)
     tidying = Tidying(store, Leadership(store, members.tenure, CHORE, members.me, clock), clock)
-    return State(pulse, members, exclusions, tidying, core.peers, core.service.inflight, clock)
+    return State(
+        pulse=pulse,
+        members=members,
+        exclusions=exclusions,
+        tidying=tidying,
+        peers=core.peers,
+        inflight=core.service.inflight,
+        clock=clock,
+    )
 
 
 def _agents(
     config: Config, core: Core, secret: Secret, numbering: Numbering, trust: AgentTrust
 ) -> AgentsServicer:
     return AgentsServicer(
-        core.cluster,
-        core.caches,
-        secret,
-        SystemClock(),
-        config.name,
-        trust.proof,
-        numbering,
-        Own(core.service.inflight, core.service.overlay),
-        core.peers,
-        trust.note,
+        cluster=core.cluster,
+        caches=core.caches,
+        secret=secret,
+        clock=SystemClock(),
+        coordinator=config.name,
+        proof=trust.proof,
+        numbering=numbering,
+        own=Own(core.service.inflight, core.service.overlay),
+        peers=core.peers,
+        noted=trust.note,
     )
 
 
@@ -320,7 +364,14 @@ async def _source(
     if config.kubernetes.is_on:
         api = await connected(config.kubernetes)
         stack.push_async_callback(api.close)
-        return KubeCluster(api, config.kubernetes, rules, told, discovery.follow, clock)
+        return KubeCluster(
+            api=api,
+            settings=config.kubernetes,
+            rules=rules,
+            told=told,
+            follow=discovery.follow,
+            clock=clock,
+        )
     if config.resources is None:
         return StoredResources(store, rules, told, clock)
     return ResourceFolder(Path(config.resources), rules, told)

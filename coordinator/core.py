@@ -72,27 +72,8 @@ def core_of(
     stack.callback(tokens.close)
     breakers, rules = Breakers(cluster, config.stalled_s), Rules(cluster)
     learned, peers = Learned(config.prefill_tokens_per_s, config.step_s), Peers()
-    service = _service(
-        config, breakers, rules, caches, tokens, learned, peers, secret, registry, keys
-    )
-    stack.callback(service.heavy.close)
-    return Core(cluster, caches, rules, tokens, learned, breakers, service, peers)
-
-
-def _service(
-    config: Config,
-    breakers: Breakers,
-    rules: Rules,
-    caches: Caches,
-    tokens: Tokens,
-    learned: Learned,
-    peers: Peers,
-    secret: Secret,
-    registry: CollectorRegistry,
-    keys: ProviderKeys,
-) -> WatchedService:
     decider = Decider(
-        cluster=rules.cluster,
+        cluster=cluster,
         rules=rules,
         overlaps=caches,
         tokens=tokens,
@@ -106,9 +87,17 @@ def _service(
         rng=random.Random(),
         secret=secret,
     )
+    service = _service(config, decider, breakers, Metrics(registry))
+    stack.callback(service.heavy.close)
+    return Core(cluster, caches, rules, tokens, learned, breakers, service, peers)
+
+
+def _service(
+    config: Config, decider: Decider, breakers: Breakers, metrics: Metrics
+) -> WatchedService:
     return WatchedService(
         breakers=breakers,
-        metrics=Metrics(registry),
+        metrics=metrics,
         decider=decider,
         limiter=Unlimited(),
         shed_wait_s=config.shed_wait_s,

@@ -83,6 +83,7 @@ class AgentsServicer(rpc.AgentsServicer):
 
     def __init__(
         self,
+        *,
         cluster: Cluster,
         caches: Caches,
         secret: Secret,

@@ -195,6 +195,7 @@ class Gauges(Collector):
 
     def __init__(
         self,
+        *,
         service: Service,
         readiness: Readiness,
         caches: Caches,

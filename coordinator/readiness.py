@@ -66,6 +66,7 @@ class Readiness:
 
     def __init__(
         self,
+        *,
         service: Service,
         cap: IndexCap,
         numbering: Numbering,

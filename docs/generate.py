@@ -165,7 +165,13 @@ async def metrics_of_processes() -> dict[str, list[Described]]:
         ours = _described(parts.admin._registry)
     registry = CollectorRegistry()
     async with asyncio.TaskGroup() as tasks:
-        node = Node(tasks, SystemClock(), None, None, NodeGpus)  # type: ignore[arg-type]
+        node = Node(
+            tasks=tasks,
+            clock=SystemClock(),
+            session=None,  # type: ignore[arg-type]
+            subscribe=None,  # type: ignore[arg-type]
+            read_gpus=NodeGpus,
+        )
         AgentMetrics(registry, node, dict, tuple, SystemClock())
         agents = _described(registry)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:

@@ -19,7 +19,7 @@ Numbers = Mapping[Measure, float]
 """What is measured of one target; what is not here is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
     """A request, a cluster, and a target in it that the evaluator would send the request to."""
 
@@ -61,7 +61,16 @@ def reached(
             for position, found in enumerate(verdict.ranked):
                 if found.target == place:
                     source = Source(verdict.source.policy, verdict.source.rule, found.stage)
-                    return Reached(facts, inventory, pools, numbers, place, source, position, out)
+                    return Reached(
+                        facts=facts,
+                        inventory=inventory,
+                        pools=pools,
+                        measured=numbers,
+                        place=place,
+                        source=source,
+                        position=position,
+                        out=out,
+                    )
     return None
 
 

@@ -101,6 +101,7 @@ class Driver:
 
     def __init__(
         self,
+        *,
         core: Core,
         publisher: Publisher | NoPublisher,
         metrics: RankMetrics,

@@ -81,11 +81,28 @@ async def serve(config: Config) -> None:
             publisher = _publisher(config, rank, faults, clock)
             opened.callback(publisher.close)
             core = Core(config.limits(), config.speeds())
-            drivers.append(Driver(core, publisher, metrics.ranks[rank], faults, clock, rank))
+            drivers.append(
+                Driver(
+                    core=core,
+                    publisher=publisher,
+                    metrics=metrics.ranks[rank],
+                    faults=faults,
+                    clock=clock,
+                    rank=rank,
+                )
+            )
         ranks = Ranks(drivers)
         generation = Generation(config, tokenizer, storyteller)
         control = Control(faults, ranks, clock)
-        server = Server(config, tokenizer, generation, ranks, metrics, faults, control)
+        server = Server(
+            config=config,
+            tokenizer=tokenizer,
+            generation=generation,
+            ranks=ranks,
+            metrics=metrics,
+            faults=faults,
+            control=control,
+        )
         await _run(config, server.app(), ranks, faults, clock, stop)
 
 

@@ -62,6 +62,7 @@ class Server:
 
     def __init__(
         self,
+        *,
         config: Config,
         tokenizer: Tokenizer,
         generation: Generation,

@@ -92,11 +92,11 @@ class Bench:
         self.refusal = ""
         self.gpus = NodeGpus(unavailable="no GPU on this node")
         self.node = Node(
-            tasks,
-            self.clock,
-            cast(aiohttp.ClientSession, NoServer()),
-            self.subscribe,
-            lambda: self.gpus,
+            tasks=tasks,
+            clock=self.clock,
+            session=cast(aiohttp.ClientSession, NoServer()),
+            subscribe=self.subscribe,
+            read_gpus=lambda: self.gpus,
         )
         self.changed = self.node.subscribe()
 

@@ -153,16 +153,16 @@ class Coordinator:
         self.numbering = Numbering(SqliteStore(self.store), self.cluster)
         self.inflight, self.overlay = InFlight(self.peers.sums), Overlay()
         self.servicer = AgentsServicer(
-            self.cluster,
-            self.caches,
-            self.secret,
-            CLOCK,
-            "c1",
-            self.proof,
-            self.numbering,
-            Own(self.inflight, self.overlay),
-            self.peers,
-            self.noted,
+            cluster=self.cluster,
+            caches=self.caches,
+            secret=self.secret,
+            clock=CLOCK,
+            coordinator="c1",
+            proof=self.proof,
+            numbering=self.numbering,
+            own=Own(self.inflight, self.overlay),
+            peers=self.peers,
+            noted=self.noted,
         )
 
     def assign(self, *engines: Engine) -> None:

@@ -91,7 +91,17 @@ def test_malformed_deltas_are_refused_by_name(deltas: list[pb.Delta], says: str)
 @given(HOLDINGS, st.booleans(), st.booleans())
 def test_a_snapshot_chunk_survives_the_wire(keys: list[Held], last: bool, hits: bool) -> None:
     chunk = SnapshotChunk(
-        EngineId("e"), Generation("g"), 7, 0, last, sorted(keys), 1, 2, 4, 3, hit_points=hits
+        engine=EngineId("e"),
+        generation=Generation("g"),
+        digest_seq=7,
+        chunk=0,
+        last=last,
+        keys=sorted(keys),
+        count=1,
+        checksum=2,
+        stride=4,
+        media=3,
+        hit_points=hits,
     )
     read = decode_snapshot(pb.SnapshotChunk.FromString(encode_snapshot(chunk).SerializeToString()))
     assert sorted(read.keys) == chunk.keys

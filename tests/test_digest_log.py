@@ -1,6 +1,7 @@
 """What a stream reads of an engine's digest, whatever happens to the engine meanwhile."""
 
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -41,9 +42,25 @@ def test_a_new_reader_gets_a_snapshot_then_deltas() -> None:
     total = checksum((key, GPU) for key in K[:3])
     first, second = read(cursor)
     held = [(key, GPU) for key in K[:3]]
-    common = (3, total, 4, 1)
-    assert first == SnapshotChunk(ENGINE, Generation("g1"), 1, 0, False, held[:2], *common)
-    assert second == SnapshotChunk(ENGINE, Generation("g1"), 1, 1, True, held[2:], *common)
+    common: Any = {"count": 3, "checksum": total, "stride": 4, "media": 1}
+    assert first == SnapshotChunk(
+        engine=ENGINE,
+        generation=Generation("g1"),
+        digest_seq=1,
+        chunk=0,
+        last=False,
+        keys=held[:2],
+        **common,
+    )
+    assert second == SnapshotChunk(
+        engine=ENGINE,
+        generation=Generation("g1"),
+        digest_seq=1,
+        chunk=1,
+        last=True,
+        keys=held[2:],
+        **common,
+    )
     write(digest, {K[0]: None, K[9]: GPU})
     after = checksum((key, GPU) for key in (K[1], K[2], K[9]))
     added, removed = [(K[9], GPU)], [(K[0], GPU)]
@@ -54,7 +71,18 @@ def test_a_new_reader_gets_a_snapshot_then_deltas() -> None:
 def test_an_engine_that_holds_nothing_is_one_empty_chunk() -> None:
     digest = log()
     (chunk,) = read(digest.resume(Generation(""), 0))
-    assert chunk == SnapshotChunk(ENGINE, Generation("g1"), 0, 0, True, [], 0, 0, 4, 1)
+    assert chunk == SnapshotChunk(
+        engine=ENGINE,
+        generation=Generation("g1"),
+        digest_seq=0,
+        chunk=0,
+        last=True,
+        keys=[],
+        count=0,
+        checksum=0,
+        stride=4,
+        media=1,
+    )
 
 
 def test_what_comes_and_goes_within_a_window_is_not_sent() -> None:
@@ -190,7 +218,16 @@ def test_a_new_generation_is_read_as_a_snapshot_also_in_the_middle_of_one() -> N
     (chunk,) = read(cursor)
     total = checksum([(K[5], CPU)])
     assert chunk == SnapshotChunk(
-        ENGINE, Generation("g2"), 0, 0, True, [(K[5], CPU)], 1, total, 8, 2
+        engine=ENGINE,
+        generation=Generation("g2"),
+        digest_seq=0,
+        chunk=0,
+        last=True,
+        keys=[(K[5], CPU)],
+        count=1,
+        checksum=total,
+        stride=8,
+        media=2,
     )
 
 

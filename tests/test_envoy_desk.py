@@ -112,7 +112,14 @@ def room(
     listing = Listing(service)
     addresses = addresses or Named({each.endpoint: each.endpoint for each in engines})
     books = Books(
-        service, queries, NOTHING_HELD, listing, addresses, terms, wishes, lambda able: able[0]
+        service=service,
+        queries=queries,
+        holding=NOTHING_HELD,
+        listing=listing,
+        addresses=addresses,
+        terms=terms,
+        wishes=wishes,
+        choose=lambda able: able[0],
     )
     return Room(Desk(books, caller), books, service)
 

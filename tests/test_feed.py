@@ -25,7 +25,16 @@ def snapshot(
 ) -> SnapshotChunk:
     """Return a snapshot of one chunk."""
     return SnapshotChunk(
-        ENGINE, generation, seq, 0, True, keys, len(keys), checksum(keys), 1, media
+        engine=ENGINE,
+        generation=generation,
+        digest_seq=seq,
+        chunk=0,
+        last=True,
+        keys=keys,
+        count=len(keys),
+        checksum=checksum(keys),
+        stride=1,
+        media=media,
     )
 
 

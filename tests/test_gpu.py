@@ -84,7 +84,16 @@ class FakeNvml:
         return [object()]
 
 
-DETAIL = GpuDetail(0.0, 700.0, 1980e6, 2, 3, None, (), 1)
+DETAIL = GpuDetail(
+    age_s=0.0,
+    power_limit_w=700.0,
+    sm_clock_max_hz=1980e6,
+    ecc_corrected=2,
+    ecc_uncorrected=3,
+    mig=None,
+    mig_devices=(),
+    processes=1,
+)
 GPU_0 = Gpu(
     uuid="GPU-0",
     index=0,

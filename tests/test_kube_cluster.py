@@ -37,7 +37,12 @@ class Scene:
         self.pods: Mapping[EngineSpec, Hosting] = {}
         settings = Kubernetes(access="in-cluster", namespaces=("n",))
         self.kube = KubeCluster(
-            server, settings, self.rules, self.told.append, self._follow, SystemClock()
+            api=server,
+            settings=settings,
+            rules=self.rules,
+            told=self.told.append,
+            follow=self._follow,
+            clock=SystemClock(),
         )
         self.kube.stand(Leading())  # type: ignore[arg-type]
 

@@ -35,7 +35,7 @@ def pod(name: str = "p", **said: Any) -> Pod:
         "is_terminating": False,
         "has_ended": False,
     }
-    return Pod(name, **(defaults | said))
+    return Pod(name=name, **(defaults | said))
 
 
 def written(**status: Any) -> dict[str, Any]:

@@ -92,7 +92,9 @@ async def reflecting(
 ) -> AsyncIterator[tuple[Reflector[Any], Script, ManualClock]]:
     clock = ManualClock()
     script = Script(clock, lists, watches)
-    reflector = Reflector(script, "/pods", dict, clock, random.Random(1), lambda: None)
+    reflector = Reflector(
+        api=script, path="/pods", read=dict, clock=clock, rng=random.Random(1), changed=lambda: None
+    )
     task = asyncio.create_task(reflector.run())
     await settle()
     try:
@@ -227,7 +229,14 @@ async def test_first_lists_are_waited_for() -> None:
     clock = ManualClock()
     script = Script(clock, [ApiAway("cannot connect"), refused(403), listed(found("a", 1))], [])
     told: list[int] = []
-    reflector = Reflector(script, "/pods", dict, clock, random.Random(1), lambda: told.append(1))
+    reflector = Reflector(
+        api=script,
+        path="/pods",
+        read=dict,
+        clock=clock,
+        rng=random.Random(1),
+        changed=lambda: told.append(1),
+    )
     task = asyncio.create_task(reflector.prime())
     await clock.advance(1)
     assert not task.done() and told == []
@@ -263,7 +272,14 @@ async def test_what_is_too_deep_even_when_cut_ends_nothing() -> None:
         raise RecursionError
 
     script = Script(ManualClock(), [listed(found("a", 8))], ())
-    reflector = Reflector(script, "/pods", read, script.clock, random.Random(1), lambda: None)
+    reflector = Reflector(
+        api=script,
+        path="/pods",
+        read=read,
+        clock=script.clock,
+        rng=random.Random(1),
+        changed=lambda: None,
+    )
     task = asyncio.create_task(reflector.run())
     await settle()
     assert not task.done() and reflector.away == "an object is nested too deep"

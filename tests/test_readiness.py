@@ -34,7 +34,9 @@ class Start:
         self.numbering = Numbering(self.store, self.cluster)
         self.cap = IndexCap(2**30, self.cluster, Caches())
         self.pulse = Pulse(self.store, Secret(b"secret"), self.cell.clock, lambda: None)
-        self.readiness = Readiness(self.cell.service, self.cap, self.numbering, self.pulse)
+        self.readiness = Readiness(
+            service=self.cell.service, cap=self.cap, numbering=self.numbering, pulse=self.pulse
+        )
 
     def found(self, *engines: EngineId) -> None:
         for each in engines:
@@ -163,11 +165,11 @@ def test_a_cluster_that_cannot_be_read_degrades(start: Start) -> None:
 
     resources = Resources(Path("none"), start.cell.service.decider.rules, lambda _: None)
     readiness = Readiness(
-        start.cell.service,
-        start.cap,
-        start.numbering,
-        start.pulse,
-        resources,
+        service=start.cell.service,
+        cap=start.cap,
+        numbering=start.numbering,
+        pulse=start.pulse,
+        resources=resources,
     )
     assert ("kubernetes_away", "the cluster cannot be read: cannot connect") in [
         tuple(reason) for reason in readiness.degraded()

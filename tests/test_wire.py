@@ -64,7 +64,18 @@ def test_what_is_due_at_once_is_one_message() -> None:
 
 def test_a_snapshot_comes_after_the_deltas_before_it() -> None:
     updates = agent_wire.Updates()
-    chunk = SnapshotChunk(A, Generation("g"), 2, 0, True, [], 0, 0, 4, 1)
+    chunk = SnapshotChunk(
+        engine=A,
+        generation=Generation("g"),
+        digest_seq=2,
+        chunk=0,
+        last=True,
+        keys=[],
+        count=0,
+        checksum=0,
+        stride=4,
+        media=1,
+    )
     updates.delta(delta())
     updates.snapshot(chunk)
     updates.delta(delta())

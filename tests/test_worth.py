@@ -91,7 +91,15 @@ def test_a_cost_is_of_all_engines_in_a_pod(
 
 def pod(n: int, ip: str = "", **change: bool) -> Pod:
     said = {"is_ready": True, "is_terminating": False, "has_ended": False, **change}
-    return Pod(f"p{n}", "ns", f"u{n}", (), ip or f"10.0.0.{n}", "node", **said)
+    return Pod(
+        name=f"p{n}",
+        namespace="ns",
+        uid=f"u{n}",
+        labels=(),
+        ip=ip or f"10.0.0.{n}",
+        node="node",
+        **said,
+    )
 
 
 def ident(n: int) -> PodIdent:

@@ -64,6 +64,7 @@ class Door:
 
     def __init__(
         self,
+        *,
         service: WatchedService,
         dispatcher: Dispatcher,
         asides: Asides,

@@ -24,6 +24,7 @@ class KubeCluster:
 
     def __init__(
         self,
+        *,
         api: Api,
         settings: Kubernetes,
         rules: Rules,
@@ -40,7 +41,12 @@ class KubeCluster:
         self._api, self._clock, self._settings = api, clock, settings
         self._pods = PodEngines(self.mirror, rules, follow, settings.engine_key_file)
         self._resources = CustomResources(
-            self.mirror, rules, settings, told, self.statuses, self._leads
+            mirror=self.mirror,
+            rules=rules,
+            settings=settings,
+            told=told,
+            statuses=self.statuses,
+            leads=self._leads,
         )
 
     def stand(self, leadership: Leadership) -> None:

@@ -35,6 +35,7 @@ class CustomResources:
 
     def __init__(
         self,
+        *,
         mirror: Mirror,
         rules: Rules,
         settings: Kubernetes,

@@ -50,7 +50,10 @@ class Mirror:
         ) -> Iterator[tuple[Kind, Reflector[Any]]]:
             for namespace in self.namespaces:
                 path = kind.collection(namespace)
-                yield kind, Reflector(api, path, read, clock, rng, changed.set)
+                reflector = Reflector(
+                    api=api, path=path, read=read, clock=clock, rng=rng, changed=changed.set
+                )
+                yield kind, reflector
 
         self._api, self._clock = api, clock
         self._silent = ""

@@ -20,7 +20,7 @@ TERMINATING = "its pod is terminating"
 ENDED = ("Failed", "Succeeded")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """What is of interest of a pod."""
 
@@ -72,15 +72,15 @@ def pod_of(found: Object) -> Pod | None:
         return None
     metadata, status = said.metadata, said.status
     return Pod(
-        metadata.name,
-        metadata.namespace,
-        metadata.uid,
-        tuple(sorted(metadata.labels.items())),
-        _address(status.podIP),
-        said.spec.nodeName,
-        any(each.type == "Ready" and each.status == "True" for each in status.conditions),
-        metadata.deletionTimestamp is not None,
-        status.phase in ENDED,
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        labels=tuple(sorted(metadata.labels.items())),
+        ip=_address(status.podIP),
+        node=said.spec.nodeName,
+        is_ready=any(each.type == "Ready" and each.status == "True" for each in status.conditions),
+        is_terminating=metadata.deletionTimestamp is not None,
+        has_ended=status.phase in ENDED,
     )
 
 

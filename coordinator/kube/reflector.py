@@ -51,6 +51,7 @@ class Reflector(Generic[T]):
 
     def __init__(
         self,
+        *,
         api: Api,
         path: str,
         read: Callable[[Object], T],

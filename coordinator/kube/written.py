@@ -41,7 +41,7 @@ class Form:
     """What `load` reads: JSON, a value a line."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """One object."""
 
@@ -76,13 +76,13 @@ def written(kind: str, found: Object) -> Written:
     status = _mapping(found.get("status"))
     form = Form(uid, _number(metadata.get("generation")), _document(kind, found, found.get("spec")))
     return Written(
-        ident,
-        str(metadata.get("resourceVersion", "")),
-        str(metadata.get("creationTimestamp", "")),
-        form,
-        _kept(kind, found, uid, status.get(IN_FORCE)),
-        _is_accepted(status.get(CONDITIONS), form.generation),
-        {name: status[name] for name in status if name == CONDITIONS},
+        ident=ident,
+        revision=str(metadata.get("resourceVersion", "")),
+        created=str(metadata.get("creationTimestamp", "")),
+        form=form,
+        kept=_kept(kind, found, uid, status.get(IN_FORCE)),
+        is_accepted=_is_accepted(status.get(CONDITIONS), form.generation),
+        status={name: status[name] for name in status if name == CONDITIONS},
     )
 
 

@@ -29,6 +29,7 @@ class State(Collector):
 
     def __init__(
         self,
+        *,
         pulse: Pulse,
         members: Membership,
         exclusions: Exclusions,

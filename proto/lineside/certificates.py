@@ -41,7 +41,7 @@ class Material:
     connects trusts the system's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """What a certificate says of itself."""
 
@@ -188,13 +188,13 @@ def _described(found: x509.Certificate) -> Certificate:
     with suppress(x509.ExtensionNotFound):
         is_authority = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     return Certificate(
-        common_name(found.subject),
-        common_name(found.issuer),
-        tuple(names),
-        tuple(uris),
-        found.not_valid_before_utc,
-        found.not_valid_after_utc,
-        is_authority,
+        subject=common_name(found.subject),
+        issuer=common_name(found.issuer),
+        names=tuple(names),
+        uris=tuple(uris),
+        begins=found.not_valid_before_utc,
+        ends=found.not_valid_after_utc,
+        is_authority=is_authority,
     )
 
 

@@ -46,7 +46,7 @@ class MalformedDigest(ValueError):
     """A message that no correct peer sends. Says which field is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotChunk:
     """A part of an engine's holdings at `digest_seq`. `count` and `checksum` hold on the last."""
 

@@ -90,7 +90,7 @@ class MigDevice:
     processes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDetail:
     """What changes seldom or costs the driver more, and is read less often. Stays on the agent."""
 

@@ -80,7 +80,14 @@ async def scene(api: Api, shared: Store | None = None) -> AsyncIterator[Scene]:
     clock, rules = SystemClock(), Rules(Cluster())
     store = shared or store_of("memory", EtcdAccess())
     connection = await connected(said)
-    kube = KubeCluster(connection, said, rules, lambda _: None, lambda _: None, clock)
+    kube = KubeCluster(
+        api=connection,
+        settings=said,
+        rules=rules,
+        told=lambda _: None,
+        follow=lambda _: None,
+        clock=clock,
+    )
     tenure = Tenure(store, clock)
     kube.stand(Leadership(store, tenure, "statuses", "me", clock))
     tasks = [asyncio.create_task(tenure.run())]
@@ -314,7 +321,14 @@ async def following(api: Api, kind: str) -> AsyncIterator[tuple[Reflector[Any], 
                     yield line
 
     path = f"/apis/{GROUP}/{VERSION}/namespaces/inference/{NAMINGS[kind].plural}"
-    reflector = Reflector(Heard(), path, dict, SystemClock(), random.Random(0), lambda: None)
+    reflector = Reflector(
+        api=Heard(),
+        path=path,
+        read=dict,
+        clock=SystemClock(),
+        rng=random.Random(0),
+        changed=lambda: None,
+    )
     try:
         yield reflector, lines
     finally:

@@ -82,7 +82,15 @@ class Life:
         tidying = Tidying(self.store, leadership, CLOCK)
         pulse = Pulse(self.store, Secret(self.secret), CLOCK, lambda: None)
         inflight, peers = InFlight(), Peers()
-        self.state = State(pulse, members, exclusions, tidying, peers, inflight, CLOCK)
+        self.state = State(
+            pulse=pulse,
+            members=members,
+            exclusions=exclusions,
+            tidying=tidying,
+            peers=peers,
+            inflight=inflight,
+            clock=CLOCK,
+        )
         self.find()
 
     def find(self) -> None:

@@ -44,7 +44,16 @@ BUSY = Gpu(
     sm_clock_hz=1_755e6,
     memory_clock_hz=3_201e6,
     throttled=("user_clocks",),
-    detail=GpuDetail(0.0, 700.0, 1_980e6, 5, 1, False, (), 2),
+    detail=GpuDetail(
+        age_s=0.0,
+        power_limit_w=700.0,
+        sm_clock_max_hz=1_980e6,
+        ecc_corrected=5,
+        ecc_uncorrected=1,
+        mig=False,
+        mig_devices=(),
+        processes=2,
+    ),
 )
 LINE = (
     "GPU-a FakeH200 total_mib=143771 used_mib=100000 gpu=90 mem=50 temp=71 power_mw=560000"

@@ -187,8 +187,8 @@ async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Whole]:
         parts.append(await build(*arguments))
         return parts[-1]
 
-    def noded(*arguments: Any) -> Node:
-        nodes[:] = [Node(*arguments)]
+    def noded(**arguments: Any) -> Node:
+        nodes[:] = [Node(**arguments)]
         return nodes[-1]
 
     monkeypatch.setattr(coordinator.main, "build", built)

@@ -89,6 +89,7 @@ class Books:
 
     def __init__(
         self,
+        *,
         service: WatchedService,
         queries: Queries,
         holding: Holding,

@@ -29,6 +29,7 @@ class EnvoyDoor:
 
     def __init__(
         self,
+        *,
         config: Config,
         service: WatchedService,
         queries: Queries,
@@ -42,7 +43,15 @@ class EnvoyDoor:
             config.body_limit_bytes, Interest(said.answers), said.backend_header, said.conformance
         )
         wishes = Wishes(said.endpoints, said.tenant_header and said.tenant_header.lower())
-        self.books = Books(service, queries, holding, listing, addresses, terms, wishes)
+        self.books = Books(
+            service=service,
+            queries=queries,
+            holding=holding,
+            listing=listing,
+            addresses=addresses,
+            terms=terms,
+            wishes=wishes,
+        )
         self._listens = config.route is not None
         self._anonymous = said.anonymous
         self._callers = callers
