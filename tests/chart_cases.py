@@ -121,6 +121,11 @@ GOOD: dict[str, dict[str, Any]] = {
             "extraVolumeMounts": [{"name": "ipc", "mountPath": "/run/vllm"}],
         },
     },
+    "GPUs by the kubelet's word": {
+        "agent": {
+            "gpu": {"podResources": True, "podResourcesDir": "/var/lib/k0s/kubelet/pod-resources"}
+        }
+    },
     "a closed network": {
         "networkPolicies": {
             "clients": [{"namespaceSelector": {"matchLabels": {"team": "a"}}}],
@@ -197,6 +202,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "needs coordinator.route.tls.issuer.name",
     ),
+    "a socket of one's own": (
+        {"agent": {"config": {"pod_resources": "/run/kubelet.sock"}}},
+        "pod_resources",
+    ),
+    "a folder that is none": ({"agent": {"gpu": {"podResourcesDir": "x"}}}, "podResourcesDir"),
     "a listener of one's own": ({"coordinator": {"config": {"http": ":80"}}}, "http"),
     "a word that there is not": ({"coordinator": {"replica": 1}}, "replica"),
     "a wrong type": ({"coordinator": {"replicas": "two"}}, "replicas"),

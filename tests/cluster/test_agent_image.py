@@ -19,6 +19,8 @@ import yaml
 
 from tests.cluster.conftest import LINESIDE, ROOT
 from tests.killable import Process, free_ports
+from tests.kubelets import answer, kubelet
+from tests.kubelets import container as container_of
 
 pytestmark = pytest.mark.cluster
 
@@ -80,18 +82,20 @@ def image(tools: Path) -> str:
     return IMAGE
 
 
-def manifest() -> tuple[Any, Any]:
+def manifest(text: str) -> tuple[Any, Any]:
     """Return the DaemonSet's pod, and the agent's settings in it."""
-    documents = list(yaml.safe_load_all((ROOT / "daemonset" / "agent.yaml").read_text()))
+    documents = [each for each in yaml.safe_load_all(text) if each]
     (pod,) = (each["spec"]["template"]["spec"] for each in documents if each["kind"] == "DaemonSet")
-    (text,) = (each["data"]["agent.yaml"] for each in documents if each["kind"] == "ConfigMap")
-    return pod, yaml.safe_load(text)
+    maps = (each["data"] for each in documents if each["kind"] == "ConfigMap")
+    (settings,) = (data["agent.yaml"] for data in maps if "agent.yaml" in data)
+    return pod, yaml.safe_load(settings)
 
 
 def rights(pod: Any, container: Any) -> Iterator[str]:
     """Yield podman's words for what the manifest lets the container do."""
     whole, own = pod["securityContext"], container["securityContext"]
-    assert own["capabilities"] == {"drop": ["ALL"]} and whole["runAsNonRoot"]
+    assert own["capabilities"] == {"drop": ["ALL"]}
+    assert whole["runAsNonRoot"] is (whole["runAsUser"] != 0)
     yield f"--user={whole['runAsUser']}:{whole['runAsGroup']}"
     yield f"--group-add={whole['fsGroup']}"
     yield "--cap-drop=all"
@@ -102,14 +106,16 @@ def rights(pod: Any, container: Any) -> Iterator[str]:
 
 
 def mounts(
-    pod: Any, container: Any, folder: Path, files: dict[str, dict[str, Path]]
+    pod: Any, container: Any, folder: Path, files: dict[str, dict[str, Path]], *there: str
 ) -> Iterator[str]:
-    """Yield podman's words for the manifest's mounts. `files`: what each volume of files holds."""
+    """Yield podman's words for the manifest's mounts. `files`: what each volume of files holds;
+    `there`: volumes that are made already.
+    """
     volumes = {each["name"]: each for each in pod["volumes"]}
     for mount in container["volumeMounts"]:
         name, volume = mount["name"], volumes[mount["name"]]
         where = folder / "volumes" / name
-        where.mkdir(parents=True)
+        where.mkdir(parents=True, exist_ok=name in there)
         if "emptyDir" in volume:
             os.chown(where, 0, pod["securityContext"]["fsGroup"])
             where.chmod(0o2770)
@@ -158,7 +164,7 @@ async def test_the_agent_runs_as_the_manifest_says(image: str, tmp_path: Path) -
             for name, port in (("grpc", grpc), ("admin", admin), ("http", http))
         },
     }
-    pod, settings = manifest()
+    pod, settings = manifest((ROOT / "daemonset" / "agent.yaml").read_text())
     (container,) = pod["containers"]
     settings |= {"coordinators": [f"127.0.0.1:{grpc}"], "metrics": f"127.0.0.1:{metrics}"}
     (tmp_path / "agent.yaml").write_text(yaml.safe_dump(settings))
@@ -218,3 +224,80 @@ async def test_the_agent_runs_as_the_manifest_says(image: str, tmp_path: Path) -
     }
     kept = [each for each in (tmp_path / "volumes" / "state").iterdir() if each.name != "x"]
     assert kept and {each.stat().st_uid for each in kept} == {USER}  # written at SIGTERM
+
+
+# --- GPUs by the kubelet's word -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_root", [True, False], ids=["as the chart says", "as another user"])
+async def test_the_socket_of_the_kubelet_is_opened_by_root_without_capabilities(
+    image: str, tools: Path, tmp_path: Path, by_root: bool
+) -> None:
+    words = ("template", "lineside", ROOT / "deploy" / "charts" / "lineside")
+    said = ("--set", "agent.gpu.podResources=true,agent.proof=none,tls.source=plaintext")
+    made = await asyncio.to_thread(
+        subprocess.run, (tools / "helm", *words, *said), capture_output=True, text=True, check=True
+    )
+    pod, settings = manifest(made.stdout)
+    (container,) = pod["containers"]
+    (port,) = free_ports(1)
+    settings |= {"coordinators": ["127.0.0.1:1"], "metrics": f"127.0.0.1:{port}"}
+    (tmp_path / "agent.yaml").write_text(yaml.safe_dump(settings))
+    if not by_root:
+        pod["securityContext"] = {**pod["securityContext"], "runAsUser": USER, "runAsNonRoot": True}
+    where = tmp_path / "volumes" / "pod-resources"
+    where.mkdir(parents=True)
+    where.chmod(0o750)  # as the kubelet makes it
+    run = (
+        *("run", "--detach", "--rm", "--name", NAME, "--network=host"),
+        *rights(pod, container),
+        *mounts(
+            pod,
+            container,
+            tmp_path,
+            {"config": {"agent.yaml": tmp_path / "agent.yaml"}},
+            "pod-resources",
+        ),
+        *environment(container),
+        image,
+        *container["args"],
+    )
+
+    async def asked() -> str:
+        try:
+            async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+                lines = (await answer.text()).splitlines()
+        except aiohttp.ClientError:
+            return ""
+        wanted = ("lineside_agent_pod_resources_failures_total", "lineside_agent_pod_resources_up")
+        found = [line for line in lines if line.startswith(wanted) and not line.endswith(" 0.0")]
+        return found[0] if found else ""
+
+    async def saying(_: object) -> bytes:
+        return answer(("n", "p", [container_of("vllm", gpu=["GPU-a"])]))
+
+    async with aiohttp.ClientSession() as session, kubelet(where / "kubelet.sock", saying):
+        await asyncio.to_thread(podman, *run)
+        try:
+            seen = await until(asked)
+            look = ("exec", NAME, "/opt/lineside/bin/python", "-c", RIGHTS)
+            rights_seen = json.loads(await asyncio.to_thread(podman, *look))
+        finally:
+            await asyncio.to_thread(podman, "stop", "-t", "15", NAME)
+    if by_root:
+        assert seen == "lineside_agent_pod_resources_up 1.0"
+        assert rights_seen == {"uid": 0, "capabilities": "0" * 16, "state": ""}
+    else:
+        assert seen == 'lineside_agent_pod_resources_failures_total{reason="denied"} 1.0'
+
+
+RIGHTS = """\
+import json, os
+said = dict(line.split(":", 1) for line in open("/proc/1/status").read().splitlines())
+try:
+    open("/var/lib/lineside/x", "w").close()
+    state = ""
+except OSError as error:
+    state = error.strerror
+print(json.dumps({"uid": os.getuid(), "capabilities": said["CapEff"].strip(), "state": state}))
+"""

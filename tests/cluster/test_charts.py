@@ -320,3 +320,26 @@ def test_what_cannot_work_is_refused(
 ) -> None:
     done = template(tools, tmp_path, values, helm)
     assert done.returncode != 0 and words in done.stderr, done.stderr
+
+
+def test_the_overlay_of_the_plain_agent_is_what_the_chart_makes(
+    tools: Path, tmp_path: Path
+) -> None:
+    overlay = ROOT / "deploy" / "examples" / "pod-resources"
+    words = (tools / "kubectl", "kustomize", overlay)
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    plain = list(yaml.safe_load_all(done.stdout))
+    assert wrong(tools, plain) == []
+    chart = made(tools, tmp_path, {"agent": {"gpu": {"podResources": True}}})
+    ours, theirs = (
+        next(pod for pod in _pods(documents) if pod["containers"][0]["name"] == "agent")
+        for documents in (plain, chart)
+    )
+    socket = {each["name"]: each.get("value") for each in ours["containers"][0]["env"]}
+    assert socket["LINESIDE_POD_RESOURCES"] in dict(_files(chart))["agent.yaml"]
+    for said in (ours, theirs):
+        said["volumes"].sort(key=lambda each: each["name"])
+        said["containers"][0]["volumeMounts"].sort(key=lambda each: each["name"])
+    assert ours["securityContext"] == theirs["securityContext"]
+    assert ours["volumes"] == theirs["volumes"]
+    assert ours["containers"][0]["volumeMounts"] == theirs["containers"][0]["volumeMounts"]

@@ -39,6 +39,19 @@ fsGroup: 10001
 seccompProfile: { type: RuntimeDefault }
 {{- end }}
 
+{{- /* The kubelet's socket is root's; root without capabilities may use what belongs to root. */ -}}
+{{- define "lineside.agentPodSecurity" -}}
+{{- if .Values.agent.gpu.podResources }}
+runAsNonRoot: false
+runAsUser: 0
+runAsGroup: 0
+fsGroup: 0
+seccompProfile: { type: RuntimeDefault }
+{{- else }}
+{{- include "lineside.podSecurity" . }}
+{{- end }}
+{{- end }}
+
 {{- define "lineside.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -113,6 +126,9 @@ capabilities: { drop: [ALL] }
 {{- end }}
 {{- if .Values.agent.checkpoints }}
 {{- $_ := set $own "checkpoint_dir" "/var/lib/lineside" }}
+{{- end }}
+{{- if .Values.agent.gpu.podResources }}
+{{- $_ := set $own "pod_resources" "/var/lib/kubelet/pod-resources/kubelet.sock" }}
 {{- end }}
 {{- toYaml (mergeOverwrite (deepCopy .Values.agent.config) $own) }}
 {{- end }}
