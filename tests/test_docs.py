@@ -12,6 +12,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from agent.config import AgentConfig
+from agent.kubelet import NoAnswer
 from agent.scrape import Failure
 from coordinator import engines, feed, refusal
 from coordinator.build import build
@@ -100,6 +101,7 @@ def _metrics_in(page: str) -> set[str]:
         pytest.param("What a coordinator serves around", CODES, id="degraded"),
         pytest.param("Refusals", refusal.REASONS, id="refusals"),
         pytest.param("Scrapes and GPUs", get_args(Failure), id="scrapes"),
+        pytest.param("Questions to the kubelet", get_args(NoAnswer), id="kubelet"),
         pytest.param("Digests that do not fit", [r.value for r in feed.Reason], id="resyncs"),
     ],
 )
