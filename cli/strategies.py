@@ -16,7 +16,7 @@ from cli.virtual_router import (
     VirtualRouter,
 )
 from coordinator.engines import Engine
-from coordinator.inflight import InFlight, Lease, Loads
+from coordinator.inflight import NO_PEERS, InFlight, Lease, Loads, PeerSum
 from coordinator.overlay import Overlay
 from coordinator.predict import FixedRate
 from coordinator.pressure import Beta, Pressure
@@ -73,8 +73,8 @@ STRATEGIES: Mapping[str, Named] = {
 class NoProgress(InFlight):
     """Counts a prefill under way in full, until its first token."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, peers: Mapping[EngineId, PeerSum] = NO_PEERS) -> None:
+        super().__init__(peers)
         self._queued_s: dict[EngineId, dict[Lease, float]] = {}
 
     def take(

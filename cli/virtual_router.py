@@ -7,7 +7,7 @@ are always heard. Engines report no load, of which decisions make no use anyway.
 
 import json
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from coordinator.config import Config
 from coordinator.decider import Decider
 from coordinator.engines import Engine, ServedModel
 from coordinator.index import GroupIndex, Slot, slots_of
-from coordinator.inflight import InFlight
+from coordinator.inflight import InFlight, PeerSum
 from coordinator.limits import Unlimited, Usage
 from coordinator.measurement import OUTSTANDING_S, Units
 from coordinator.overlay import STRIDE, Overlay
@@ -28,6 +28,7 @@ from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.rules import Resources, Rules
 from coordinator.service import Routed, Service
+from coordinator.state.peers import Own, Peers
 from coordinator.state.secret import Secret
 from coordinator.tagging import GivenTags
 from coordinator.tokens.tokenized import Tokenized, TokenState
@@ -134,7 +135,7 @@ class Parts:
     """What a router is made of; a replay swaps some to show what they are worth."""
 
     overlay: Callable[[], Overlay] = Overlay
-    inflight: Callable[[], InFlight] = InFlight
+    inflight: Callable[[Mapping[EngineId, PeerSum]], InFlight] = InFlight
     recent: Callable[[], RecentWork] = RecentWork
     pressure: Callable[[], Pressure] = Pressure
     predictor: Callable[[], Predictor] = lambda: Learned(PRIOR_TOKENS_PER_S, PRIOR_STEP_S)
@@ -166,12 +167,19 @@ class VirtualRouter:
         resources: Resources = NO_RESOURCES,
         model: str = "replayed",
         versions: Sequence[str] = (),
+        peers: Peers | None = None,
+        index: Index | None = None,
     ) -> None:
-        """`versions`: of the engines, where they are of several classes."""
+        """`versions`: of the engines, where they are of several classes.
+
+        `peers`: what is heard of other coordinators. `index`: one that all of them read.
+        """
         self._names = [EngineId(f"engine-{number}") for number in range(1, engines + 1)]
         self._numbers = {name: number for number, name in enumerate(self._names)}
         self._cluster = _cluster(self._names, model, versions or [""] * engines)
-        self._clock, self._prompts, self._index = VirtualClock(), Prompts(), Index(self._names)
+        self._clock, self._prompts = VirtualClock(), Prompts()
+        self._index = index or Index(self._names)
+        peers = peers or Peers()
         self._request, self._look_at = _request(model), 0.0
         self._open: dict[int, tuple[Routed, Paired]] = {}
         self.paired: list[Paired] = []
@@ -184,12 +192,13 @@ class VirtualRouter:
             rules=Rules(self._cluster, resources),
             overlaps=self._index,
             tokens=self._prompts,
-            inflight=parts.inflight(),
+            inflight=parts.inflight(peers.sums),
             overlay=parts.overlay(),
             recent=parts.recent(),
             predictor=parts.predictor(),
             pressure=parts.pressure(),
             outstanding_s=parts.outstanding_s,
+            claimed_elsewhere=peers.units,
             clock=self._clock,
             rng=rng,
             secret=Secret(SECRET),
@@ -198,6 +207,8 @@ class VirtualRouter:
         if len(models) > 1:
             raise ManyModels(", ".join(sorted(models)))
         self._service = _service(decider, rng)
+        self.own = Own(decider.inflight, decider.overlay)
+        """What it tells other coordinators."""
 
     def choose(self, job: Job, now: float) -> int | None:
         self._clock.now, self._prompts.job = now, job
@@ -235,6 +246,10 @@ class VirtualRouter:
         self, engine: int, stored: Sequence[int], removed: Sequence[int], at: float
     ) -> None:
         self._index.announced(engine, stored, removed)
+        self.heard(engine, removed)
+
+    def heard(self, engine: int, removed: Sequence[int]) -> None:
+        """Take what an engine's events say beside what is in the index."""
         if removed:
             name, total = self._names[engine], self._index.removed[engine]
             self._cluster.observe_digest(name, FIRST, True, False, HEARD_AT, removed=total)
