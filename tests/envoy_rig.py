@@ -16,12 +16,13 @@ import aiohttp
 import grpc
 from aiohttp import web
 
+from coordinator.canonical import BadRequest
 from coordinator.doors.envoy import contract
 from coordinator.doors.envoy.door import Door
 from coordinator.doors.envoy.exchange import Exchange, Terms
 from coordinator.doors.envoy.following import Following, Interest
 from coordinator.doors.envoy.messages import Note, Picked, Question, Rejected
-from coordinator.refusal import BadRequest, Refusal, to_reply
+from coordinator.refusal import Refusal, to_reply
 
 CHAT = "/v1/chat/completions"
 LONG_NAME = "org/a-very-much-longer-name-than-the-alias-that-stands-for-it"

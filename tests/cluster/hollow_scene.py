@@ -28,7 +28,7 @@ async def found(kubeconfig: str) -> list[list[str | bool]]:
     await api.close()
     pods = {pod.uid: pod for pod in mirror.pods()}
     (of_one,) = Roster().servers([SELECTION], pods.values()).values()
-    alike = [each for each in pods.values() if each.labels == pods[of_one.uid].labels]
+    alike = [each for each in pods.values() if each.labels == pods[of_one.pod.uid].labels]
     return [[pod.ip, pod.node, pod.name, pod.is_ready] for pod in alike]
 
 

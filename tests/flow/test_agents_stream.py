@@ -11,6 +11,7 @@ import pytest
 
 from agent.assignment import Scheme
 from agent.digest_log import DigestLog
+from agent.report import Call
 from agent.stream import FOREIGN
 from coordinator.feed import Phase
 from coordinator.state.secret import SECRET_BYTES, Secret
@@ -187,15 +188,16 @@ class Caller:
 
     channel: grpc.aio.Channel
 
-    def connect(self, token: str = TOKEN) -> "grpc.aio.StreamStreamCall":
+    def connect(self, token: str = TOKEN) -> Call:
         stub = rpc.AgentsStub(self.channel)
         return stub.Connect(metadata=(("authorization", f"Bearer {token}"),))
 
-    async def greet(self, connection: int = 1, life: str = "life") -> "grpc.aio.StreamStreamCall":
+    async def greet(self, connection: int = 1, life: str = "life") -> Call:
         """Shake hands and take the assignment of one engine."""
         call = self.connect()
         await call.write(hello(connection=connection, life=life))
-        said = [(await call.read()).WhichOneof("body") for _ in range(3)]
+        messages = [await call.read() for _ in range(3)]
+        said = [each.WhichOneof("body") for each in messages]  # type: ignore[attr-defined]
         assert said == ["hello", "assignment", "resume"]
         return call
 
@@ -211,7 +213,7 @@ async def calling() -> AsyncIterator[tuple[Caller, Coordinator]]:
         yield Caller(channel), coordinator
 
 
-async def ending(call: "grpc.aio.StreamStreamCall") -> tuple[grpc.StatusCode, str]:
+async def ending(call: Call) -> tuple[grpc.StatusCode, str]:
     async with asyncio.timeout(5):
         with contextlib.suppress(grpc.aio.AioRpcError):  # a status comes after all messages
             while await call.read() is not grpc.aio.EOF:
@@ -349,7 +351,7 @@ async def test_a_contradicted_digest_is_asked_for_again_once() -> None:
         assert coordinator.view(A).cache_state == "unsure"
 
 
-async def first(call: "grpc.aio.StreamStreamCall", count: int) -> AsyncIterator[object]:
+async def first(call: Call, count: int) -> AsyncIterator[object]:
     async with asyncio.timeout(5):
         for _ in range(count):
             yield await call.read()
@@ -362,7 +364,7 @@ async def test_a_refused_agent_says_so_once(caplog: pytest.LogCaptureFixture) ->
         await until(lambda: coordinator.servicer.counters()["refused"] >= 3)
         assert not reporter.connected
     said = [
-        (record.message, record.fields["reason"])
+        (record.message, vars(record)["fields"]["reason"])
         for record in caplog.records
         if record.name == "agent.report"
     ]

@@ -33,6 +33,7 @@ import psutil
 import pytest
 
 import agent.main
+import coordinator.build
 import coordinator.main
 from agent.config import AgentConfig
 from agent.node import Node
@@ -167,7 +168,7 @@ class Whole:
 
     @property
     def caches(self) -> Caches:
-        caches = self.parts[-1].service.overlaps
+        caches = self.parts[-1].service.decider.overlaps
         assert isinstance(caches, Caches)
         return caches
 
@@ -181,7 +182,7 @@ class Whole:
 async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Whole]:
     parts: list[Parts] = []
     nodes: list[Node] = []
-    build = coordinator.main.build
+    build = coordinator.build.build
 
     async def built(*arguments: Any) -> Parts:
         parts.append(await build(*arguments))

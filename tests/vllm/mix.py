@@ -34,7 +34,7 @@ WORDS = [
     "0x1F",
 ]
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
         "function": {
