@@ -199,7 +199,11 @@ async def test_a_directory_that_cannot_be_read_is_tried_again(
         (tmp_path / name).symlink_to(f"{MODEL}/{name}")
     clock.now += RELOAD_AFTER_S + 1
     await tokens.load(directory)
-    assert tokens.sources() == [SourceState(directory, "ready", encoder="fastokens")]
+    assert tokens.sources() == [
+        SourceState(
+            directory, "ready", encoder="fastokens", no_reuse="no template renders a plain chat"
+        )
+    ]
 
 
 def test_reasons_are_a_closed_list() -> None:

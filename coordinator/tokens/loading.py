@@ -34,6 +34,8 @@ class SourceState:
     encoder: str = ""
     content_format: str = ""
     doubt: str = ""
+    no_reuse: str = ""
+    """Why chats are encoded whole, earlier turns included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,11 @@ def _loaded(source: str, models: Hub, before: str) -> Tokenizer | Unloadable:
             log.warning("tokenizer not loaded", source=source, reason=str(error))
         return error if isinstance(error, Unloadable) else Unloadable(str(error))
     log.info(
-        "tokenizer loaded", source=source, encoder=tokenizer.encoder, doubt=tokenizer.doubt or None
+        "tokenizer loaded",
+        source=source,
+        encoder=tokenizer.encoder,
+        doubt=tokenizer.doubt or None,
+        no_reuse=tokenizer.no_reuse or None,
     )
     return tokenizer
 
@@ -115,4 +121,5 @@ def _state(source: str, loading: _Loading) -> SourceState:
         encoder=outcome.encoder,
         content_format=content_format.value if content_format else "",
         doubt=outcome.doubt,
+        no_reuse=outcome.no_reuse,
     )

@@ -4,7 +4,7 @@ Safe in threads; encoding releases the interpreter. Raises no error that holds a
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import fastokens
 import msgspec
 import tokenizers
 
-from coordinator.canonical import Canonical
+from coordinator.canonical import Api, Canonical, parse
 from coordinator.tokens import sandbox
 from coordinator.tokens.rendering import RENDER_S, ChatTemplate, NotRendered, Reason
+from coordinator.tokens.reuse import AddedToken, NoReuse, Reuse, reuse_of
 from coordinator.tokens.sandbox import MAX_TEXT_CHARS
 from lineside.hashing import pack
 
@@ -33,14 +34,27 @@ class Tokenizer:
     """Turns requests into packed token ids, as an engine that serves this model does."""
 
     def __init__(
-        self, template: ChatTemplate, encoder: str, encode: Encode, doubt: str = ""
+        self,
+        template: ChatTemplate,
+        encoder: str,
+        encode: Encode,
+        added: Sequence[AddedToken],
+        doubt: str = "",
     ) -> None:
+        """`added`: the tokens that the encoder finds in a text before anything else."""
         self.template = template
         self.encoder = encoder
         """`fastokens` or `tokenizers`."""
         self.doubt = doubt
         """Why an engine may tokenize otherwise than the directory says; empty: nothing known."""
         self._encode = encode
+        self.reuse: Reuse | None = None
+        self.no_reuse = ""
+        """Why the ids of a chat's earlier turns are not used again; empty: they are."""
+        try:
+            self.reuse = reuse_of(self._plain, added, _few_turns(template))
+        except NoReuse as why:
+            self.no_reuse = str(why)
 
     @classmethod
     def load(cls, directory: str) -> "Tokenizer":
@@ -54,15 +68,18 @@ class Tokenizer:
         if not file.is_file():
             raise Unloadable("no tokenizer.json")
         try:
-            doubt = _doubt(path, msgspec.json.decode(file.read_bytes(), type=_Described))
+            described = msgspec.json.decode(file.read_bytes(), type=_Described)
+            doubt = _doubt(path, described)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Unloadable("unusable tokenizer.json") from error
         try:
-            encoder, encode = "fastokens", _fast(str(file))
+            encoder, (encode, added) = "fastokens", _fast(str(file))
         except ValueError:  # a kind of tokenizer that it does not know
-            encoder, encode = "tokenizers", _slow(str(file))
+            encoder, (encode, added) = "tokenizers", _slow(str(file))
         encode(WARM_TEXT, False)
-        return cls(template, encoder, encode, doubt)
+        if described.normalizer in _NO_NORMALIZERS:
+            added = [msgspec.structs.replace(token, normalized=False) for token in added]
+        return cls(template, encoder, encode, added, doubt)
 
     def tokens(self, canonical: Canonical, seconds: float = RENDER_S) -> bytes:
         """Return a request's packed token ids, up to its first media part. Raises `NotRendered`.
@@ -79,9 +96,14 @@ class Tokenizer:
             raise NotRendered(Reason.TOO_SLOW)
         special = canonical.chat.get("add_special_tokens")
         try:
-            return self._encode(text, not is_chat if special is None else bool(special))
+            if not is_chat if special is None else bool(special):
+                return self._encode(text, True)
+            return self.reuse.encode(text) if self.reuse else self._plain(text)
         except (TypeError, UnicodeEncodeError):  # half a surrogate pair, from a tool call's JSON
             raise NotRendered(Reason.REFUSED) from None
+
+    def _plain(self, text: str) -> bytes:
+        return self._encode(text, False)
 
 
 _UNREADABLE = (OSError, *sandbox.ERRORS)
@@ -93,6 +115,9 @@ class _Described(msgspec.Struct):
     added_tokens: list[dict[str, Any]] = []
     normalizer: dict[str, Any] | None = None
     pre_tokenizer: dict[str, Any] | None = None
+
+
+_NO_NORMALIZERS = (None, {"type": "Sequence", "normalizers": []})
 
 
 _PLAIN_CLASSES = frozenset({"TokenizersBackend", "PreTrainedTokenizerFast"})
@@ -155,7 +180,23 @@ def _splits_as_qwen2(described: _Described) -> bool:
     return described.normalizer == {"type": "NFC"} and split == {"Regex": _QWEN2_SPLIT}
 
 
-def _fast(file: str) -> Encode:
+_TURNS = [
+    {"role": "user" if number % 2 == 0 else "assistant", "content": f"turn {number}"}
+    for number in range(5)
+]
+
+
+def _few_turns(template: ChatTemplate) -> str:
+    """Return a chat as this template renders it. Raises `NoReuse`."""
+    asked = parse(Api.OPENAI_CHAT, {}, msgspec.json.encode({"model": "m", "messages": _TURNS}))
+    assert isinstance(asked, Canonical)
+    try:
+        return template.render(asked)
+    except NotRendered:
+        raise NoReuse("no template renders a plain chat") from None
+
+
+def _fast(file: str) -> tuple[Encode, list[AddedToken]]:
     tokenizer = fastokens.Tokenizer.from_file(file)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -164,10 +205,10 @@ def _fast(file: str) -> Encode:
         ids, _ = tokenizer.encode_batch_flat([text], add_special_tokens=special)
         return bytes(ids)
 
-    return encode
+    return encode, msgspec.convert(tokenizer.added_tokens(), list[AddedToken])
 
 
-def _slow(file: str) -> Encode:
+def _slow(file: str) -> tuple[Encode, list[AddedToken]]:
     try:
         tokenizer = tokenizers.Tokenizer.from_file(file)
     except Exception as error:
@@ -180,4 +221,5 @@ def _slow(file: str) -> Encode:
     def encode(text: str, special: bool) -> bytes:
         return pack(tokenizer.encode(text, add_special_tokens=special).ids)
 
-    return encode
+    added = list(tokenizer.get_added_tokens_decoder().values())
+    return encode, msgspec.convert(added, list[AddedToken], from_attributes=True)
