@@ -18,6 +18,7 @@ from coordinator.fence import Fence
 from coordinator.session import Session
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Own, Peers
+from coordinator.state.waiting import heard_within
 from coordinator.wire import Message
 from lineside import logs
 from lineside.clock import Clock
@@ -28,13 +29,14 @@ QUEUE_MESSAGES = 64
 """Messages read and not applied, over all streams."""
 
 CHORES_S = 0.01
-"""Between two looks for a new assignment and for a shard to sweep: a whole sweep takes 3 s."""
+"""Between two rounds of chores at least, and between two shards: a whole sweep takes 3 s."""
 
 RESYNC_S = 0.1
 """Between resync requests, so that an agent which only sends nonsense is not asked in a circle."""
 
 STORE_RETRY_S = 1.0
-"""Between two tries to number an assignment while the store is away."""
+"""Between two tries to number an assignment while the store is away, and between two looks whether
+it lost the number."""
 
 TELL_S = 0.05
 TELL_EACH_S = 0.0015
@@ -42,7 +44,7 @@ TELL_EACH_S = 0.0015
 each of them where there are many, for each word costs as much as a request's part."""
 
 ACK_S = 0.5
-EXPIRE_S = 1.0
+"""Between two rounds of chores while nothing asks for one: acks are due, and leases may be over."""
 
 log = logs.get("coordinator.sessions")
 
@@ -72,6 +74,11 @@ class Sessions:
         self._own = own
         self._peers = peers
         self._fence = Fence()
+        self._stirred, self._renumber = asyncio.Event(), asyncio.Event()
+        """Set when something is due before its time: chores, and a number."""
+        self._others = asyncio.Event()
+        """Set while agents may have other coordinators to tell of us."""
+        cluster.watch(self._assigned_anew)
 
     # --- streams that come and go -----------------------------------------------------------------
 
@@ -128,41 +135,59 @@ class Sessions:
             self._apply(session, said, received_at)
             await asyncio.sleep(0)  # a flood of messages must not keep requests waiting
 
+    def _assigned_anew(self) -> None:
+        self._stirred.set()
+        self._renumber.set()
+
     async def _do_chores(self) -> None:
-        """Follow discovery, sweep, let leases expire. Never waits half-way through a change."""
-        resync_at = ack_at = expire_at = 0.0
+        """Do what is due, and wait for as long as nothing is: an idle coordinator sleeps."""
+        resync_at = ack_at = 0.0
         while True:
-            await self._clock.sleep(CHORES_S)
             now = self._clock.monotonic()
+            if now >= ack_at:
+                self._expire(now)
             for session in self.open.values():
                 self._follow_assignment(session)
                 if (session.resyncs and now >= resync_at) or (session.acks and now >= ack_at):
                     session.wake.set()
-            self._caches.sweep_step()
+            is_sweeping = self._caches.sweep_step()
             resync_at = now + RESYNC_S if now >= resync_at else resync_at
             ack_at = now + ACK_S if now >= ack_at else ack_at
-            if now >= expire_at:
-                expire_at = now + EXPIRE_S
-                self._caches.expire(now)
-                if unclosed := self._caches.check():
-                    log.warning("holes in holdings", engines=unclosed)
-                self._fence.keep({e.node for e in self._cluster.assigned()} | self.open.keys())
+            await self._clock.sleep(CHORES_S)
+            due_at = min(ack_at, resync_at) if self._has_resyncs() else ack_at
+            if not is_sweeping and due_at > (now := self._clock.monotonic()):
+                await heard_within(self._stirred, due_at - now, self._clock)
+            self._stirred.clear()
+
+    def _has_resyncs(self) -> bool:
+        return any(session.resyncs for session in self.open.values())
+
+    def _expire(self, now: float) -> None:
+        """Let go of what nobody has vouched for, and look whether what is held can be true."""
+        self._caches.expire(now)
+        if unclosed := self._caches.check():
+            log.warning("holes in holdings", engines=unclosed)
+        self._fence.keep({e.node for e in self._cluster.assigned()} | self.open.keys())
 
     async def _keep_telling(self) -> None:
         """Tell agents that have others to tell what is in flight on their engines."""
         while True:
+            await self._others.wait()
             await self._clock.sleep(max(TELL_S, TELL_EACH_S * len(self.open)))
             now = self._clock.monotonic()
             self._peers.look(now)
             told = [each for each in self.open.values() if self._peers.has(each.node)]
-            if told:
-                self._own.look()
+            if not told:
+                self._others.clear()
+                continue
+            self._own.look()
             for session in told:
                 session.tell(self._own.word(list(session.assigned), now), now)
 
     async def _keep_number(self) -> None:
         """Number every assignment before it goes out."""
         while True:
+            self._renumber.clear()
             away = self._numbering.away
             if self._numbering.is_due and await self._numbering.follow():
                 for session in self.open.values():
@@ -170,7 +195,10 @@ class Sessions:
                     session.wake.set()
             if away != self._numbering.away:
                 log.warning("store", away=self._numbering.away or None)
-            await self._clock.sleep(STORE_RETRY_S if self._numbering.away else CHORES_S)
+            if self._numbering.away:
+                await self._clock.sleep(STORE_RETRY_S)
+            else:
+                await heard_within(self._renumber, STORE_RETRY_S, self._clock)
 
     def _follow_assignment(self, session: Session) -> None:
         """Bring a stream in line with what discovery last said."""
@@ -215,6 +243,7 @@ class Sessions:
             case SnapshotChunk() | Delta():
                 self._apply_digest(session, message, received_at)
             case wire.Peers(words):
+                self._others.set()
                 self._peers.hear(session.node, words, session.assigned, received_at)
             case wire.NodeGpu(gpus, age_s):
                 self._cluster.observe_gpus(session.node, gpus, received_at - age_s)
@@ -237,6 +266,7 @@ class Sessions:
             log.warning("digest diverged", engine=engine, reason=reason.value)
             self.counts["resyncs"] += 1
             session.resyncs[engine] = reason  # sent by the chores, at their pace
+            self._stirred.set()
         session.acks.add(engine)
         self._note_digest(feed, received_at)
 

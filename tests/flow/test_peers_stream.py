@@ -71,20 +71,20 @@ async def test_they_are_forgotten_with_the_coordinator_that_sent_them() -> None:
 
 
 async def test_one_that_is_alone_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone, hub, looks = Coordinator(), FakeHub(), list[float]()
-    look = alone.peers.look
+    alone, hub, rounds = Coordinator(), FakeHub(), list[float]()
+    expire = alone.caches.expire
 
     def noted(now: float) -> None:
-        looks.append(now)
-        look(now)
+        rounds.append(now)
+        expire(now)
 
-    monkeypatch.setattr(alone.peers, "look", noted)
+    monkeypatch.setattr(alone.caches, "expire", noted)
     alone.assign(engine(A))
     async with alone.up(), agent(hub, alone.address):
         await until(lambda: alone.view(A).cache_state == "live")
         alone.inflight.take(A, 1, own_s=1.0, now=CLOCK.monotonic(), deadline=FAR)
-        looks.clear()
-        await until(lambda: len(looks) == 3)  # it would have told at the first
+        rounds.clear()
+        await until(lambda: len(rounds) == 2)  # half a second: it would have told ten times
         (session,) = alone.servicer.sessions.open.values()
         assert (dict(session.told), alone.peers.coordinators()) == ({}, frozenset())
 
