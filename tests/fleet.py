@@ -4,9 +4,8 @@ Ports are fixed: what is killed and started again is found where it was.
 """
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,14 +111,6 @@ class Fleet:
             lines = (await answer.text()).splitlines()
         samples = (line.rsplit(" ", 1) for line in lines if line[:1] != "#")
         return {name: float(value) for name, value in samples}
-
-    async def until(self, holds: Callable[[], Awaitable[Any]], limit_s: float = 15.0) -> float:
-        """Wait until something holds; return how long that took."""
-        began = time.monotonic()
-        while not await holds():
-            assert time.monotonic() - began < limit_s
-            await asyncio.sleep(LOOK_S)
-        return time.monotonic() - began
 
     async def all_ready(self) -> bool:
         """Return whether every coordinator is ready and hears every engine's agent."""

@@ -19,7 +19,8 @@ from tests.actors import Actor, acting
 from tests.doors import Sim
 from tests.envoy_front import behind_envoy
 from tests.envoys import needs_envoy
-from tests.gateways import Running, until
+from tests.gateways import Running
+from tests.waiting import until
 
 APIStatusError: TypeAlias = openai.APIStatusError | anthropic.APIStatusError
 

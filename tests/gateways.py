@@ -1,7 +1,7 @@
 """A coordinator in this process, on free ports, and a client of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,7 @@ import aiohttp
 
 from coordinator.config import Config, EngineSpec
 from coordinator.main import run
+from tests.waiting import until
 
 
 @dataclass
@@ -93,9 +94,3 @@ async def until_found(running: Running) -> None:
         return not any(engine["reason"] == "not asked yet" for engine in engines)
 
     await until(found)
-
-
-async def until(so: Callable[[], Awaitable[bool]], limit_s: float = 5) -> None:
-    async with asyncio.timeout(limit_s):
-        while not await so():  # noqa: ASYNC110  another process could not set an event either
-            await asyncio.sleep(0.01)

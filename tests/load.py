@@ -14,9 +14,9 @@ from typing import Any
 
 import aiohttp
 
-from tests.gateways import until
 from tests.killable import Stack
 from tests.simulated import MODEL
+from tests.waiting import until
 
 EVERY_S = 0.1
 EXACT_WITHIN_S = 5.0

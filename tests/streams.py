@@ -58,12 +58,6 @@ def gpu(keys: list[BlockKey]) -> dict[BlockKey, Medium | None]:
     return dict.fromkeys(keys, Medium.GPU)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - what is awaited is not ours
-            await asyncio.sleep(0.005)
-
-
 @dataclass
 class FakeHub:
     """The rest of an agent: a log per assigned engine, and what the test puts in."""

@@ -1,7 +1,7 @@
 """Sets of resources in the store, and a coordinator that follows them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from lineside.ids import TenantId
 from policies.facts import RequestFacts
 from policies.verdict import Denied
 from tests.manual_clock import ManualClock
+from tests.waiting import until
 
 
 def policy(name: str, text: str = "") -> tuple[str, str]:
@@ -139,12 +140,6 @@ class Follower:
     async def __aexit__(self, *_: Any) -> None:
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
-
-
-async def until(holds: Callable[[], Awaitable[bool]] | Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not (found if isinstance(found := holds(), bool) else await found):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_what_is_applied_is_in_force_and_what_is_wrong_is_not() -> None:

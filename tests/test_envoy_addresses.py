@@ -17,6 +17,7 @@ from coordinator.doors.envoy.addresses import (
 )
 from tests.manual_clock import ManualClock
 from tests.test_service import engine
+from tests.waiting import until
 
 NAMED, OTHER, PLAIN = "gpu-1.local:8000", "gpu-2.local:8000", "10.0.0.9:8000"
 
@@ -134,9 +135,7 @@ async def test_names_that_no_engine_has_are_forgotten(scene: Scene) -> None:
 
 async def test_it_looks_by_itself_as_long_as_it_runs(scene: Scene) -> None:
     running = asyncio.create_task(scene.addresses.run())
-    async with asyncio.timeout(5):
-        while scene.addresses.told(NAMED) is None:  # noqa: ASYNC110  a thread sets no event here
-            await asyncio.sleep(0.005)
+    await until(lambda: scene.addresses.told(NAMED) is not None)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

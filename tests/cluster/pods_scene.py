@@ -9,8 +9,7 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from policies.crd import GROUP, VERSION
 from tests.fakes import MODEL, FakeEngine
 from tests.gateways import Running, coordinator
 from tests.proxies import Proxy, proxy
+from tests.waiting import until
 
 NAMESPACE = "lineside"
 NODE = "by-hand"
@@ -78,15 +78,6 @@ class Cluster:
             "spec": spec,
         }
         return await self.do("POST", f"{KINDS}/{plural}", body)
-
-
-async def until(so: Callable[[], Awaitable[bool]], limit_s: float = 20) -> float:
-    """Wait; return how long it took."""
-    began = time.monotonic()
-    async with asyncio.timeout(limit_s):
-        while not await so():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return round(time.monotonic() - began, 3)
 
 
 class Scene:

@@ -28,6 +28,7 @@ from lineside.clock import SystemClock
 from policies.crd import GROUP, NAMINGS, VERSION
 from tests.cluster.servers import Api, api_server, wait_for
 from tests.crd_cases import policy, resource
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -103,15 +104,6 @@ async def scene(api: Api, shared: Store | None = None) -> AsyncIterator[Scene]:
         await connection.close()
         if shared is None:
             await store.close()
-
-
-async def until(so: Callable[[], bool], limit_s: float = SOON_S) -> float:
-    """Wait; return how long it took."""
-    began = time.monotonic()
-    async with asyncio.timeout(limit_s):
-        while not so():  # noqa: ASYNC110  a server in another process sets no event
-            await asyncio.sleep(0.01)
-    return time.monotonic() - began
 
 
 def path_of(document: Any) -> str:

@@ -13,7 +13,8 @@ from agent.report import Reporter
 from lineside.ids import BlockKey
 from lineside.v1 import agents_pb2 as pb
 from lineside.v1 import agents_pb2_grpc as rpc
-from tests.streams import CLOCK, NODE, TOKEN, A, FakeHub, gpu, until
+from tests.streams import CLOCK, NODE, TOKEN, A, FakeHub, gpu
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

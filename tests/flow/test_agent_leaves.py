@@ -10,6 +10,7 @@ import yaml
 
 from agent.main import STOP_S
 from tests.killable import stack
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 
@@ -25,11 +26,6 @@ async def test_an_agent_that_is_told_to_stop_deregisters_and_fails_no_request(
         async def page(path: str) -> Any:
             async with session.get(running.admin + path) as answer:
                 return await answer.json()
-
-        async def until(holds: Any) -> None:
-            async with asyncio.timeout(15):
-                while not await holds():  # noqa: ASYNC110 - other processes set no event
-                    await asyncio.sleep(0.02)
 
         async def live() -> bool:
             found = {each["id"]: each["cache_state"] for each in await page("/debug/engines")}

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from lineside.ids import BlockKey, Medium
 from lineside.v1 import agents_pb2 as pb
 from lineside.v1 import agents_pb2_grpc as rpc
 from tests.captures import frames, rows
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 
@@ -45,12 +46,6 @@ def held_after(messages: list[list[bytes]]) -> dict[BlockKey, Medium]:
         for event in decode(message).events:
             residency.apply(event)
     return dict(residency.held())
-
-
-async def until(condition: Callable[[], bool], seconds: float = 8.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for is in other hands
-            await asyncio.sleep(0.01)
 
 
 class FakeEngine:

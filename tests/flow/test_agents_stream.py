@@ -33,8 +33,8 @@ from tests.streams import (
     chain,
     engine,
     gpu,
-    until,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

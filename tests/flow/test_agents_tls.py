@@ -21,6 +21,7 @@ from coordinator.trust.handshakes import CAUSES, NAME, OURS, PLAINTEXT, Cause
 from lineside.ids import NodeId
 from tests.authority import Authority, Pair
 from tests.streams import CLOCK, FakeHub
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 
@@ -106,12 +107,6 @@ def shows(ca: str, pair: Pair | None, server_name: str | None = None) -> Diallin
     """Return how an agent connects that trusts an authority and shows a certificate."""
     tls = CoordinatorTls(ca, pair and pair.cert, pair and pair.key, server_name)
     return Dialling.of(AgentConfig(coordinators=("c:1",), tls=tls))
-
-
-async def until(holds: Any, limit_s: float = 10.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not holds():  # noqa: ASYNC110 - another process sets no event
-            await asyncio.sleep(0.02)
 
 
 def said_there(running: Coordinator, cause: Cause) -> bool:

@@ -23,7 +23,8 @@ from coordinator.trust.agents import AgentTrust
 from coordinator.trust.settings import ServiceAccounts
 from lineside.ids import NodeId
 from tests.authority import Authority
-from tests.streams import CLOCK, Coordinator, FakeHub, until
+from tests.streams import CLOCK, Coordinator, FakeHub
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

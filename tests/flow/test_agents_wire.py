@@ -19,7 +19,8 @@ from coordinator.trust.agents import AgentTrust
 from coordinator.trust.settings import AgentTls
 from lineside.ids import BlockKey, Medium, NodeId
 from tests.authority import Authority
-from tests.streams import CLOCK, SECRET, TOKEN, A, Coordinator, FakeHub, engine, until
+from tests.streams import CLOCK, SECRET, TOKEN, A, Coordinator, FakeHub, engine
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

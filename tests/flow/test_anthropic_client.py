@@ -8,8 +8,8 @@ import pytest
 from anthropic import Anthropic
 
 from tests.fronts import SECRET, Front
-from tests.gateways import until
 from tests.simulated import MODEL
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.asyncio(loop_scope="module")]
 

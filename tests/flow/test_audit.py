@@ -13,8 +13,9 @@ from agent.main import run
 from coordinator.audit import WRONG
 from coordinator.config import EngineSpec
 from tests.captures import ids
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
 from tests.simulated import MODEL, complete, engine, post
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -18,8 +18,9 @@ from lineside.clock import SystemClock
 from lineside.ids import EngineId, NodeId
 from lineside.signals import Load
 from tests import simulated
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
 from tests.streams import FakeHub
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

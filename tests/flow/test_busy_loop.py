@@ -18,7 +18,8 @@ import pytest
 
 from coordinator.config import EngineSpec
 from tests.fakes import MODEL, FakeEngine, fake_engines
-from tests.gateways import coordinator, until
+from tests.gateways import coordinator
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

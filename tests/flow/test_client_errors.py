@@ -9,7 +9,7 @@ import pytest
 
 from tests.actors import Failure
 from tests.fronts import MODELS, Stage, chat, message, said, stage
-from tests.gateways import until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.actors import Failure, Line
 from tests.fronts import ASK, MODELS, Stage, breaks, chat, message
-from tests.gateways import until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.asyncio(loop_scope="module")]
 

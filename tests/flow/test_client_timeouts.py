@@ -7,7 +7,7 @@ import pytest
 from coordinator.config import Timeouts
 from tests.actors import Line
 from tests.fronts import MODELS, Stage, breaks, chat, message, said
-from tests.gateways import until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.asyncio(loop_scope="module")]
 

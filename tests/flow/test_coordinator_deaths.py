@@ -16,6 +16,7 @@ import pytest
 from tests import etcds
 from tests.captures import ids
 from tests.flow.test_shared_etcd import MODEL, NAMES, PREFIX, Cluster, cluster
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.state, etcds.needs_etcd]
 
@@ -89,20 +90,20 @@ async def test_clients_that_try_again_see_no_failure(
             async def known(count: int) -> bool:
                 return await there.members("one") == (count, [count])
 
-            await there.until(lambda: known(3))
+            await until(lambda: known(3))
             async with under_load(there) as load:
                 for name in NAMES:
-                    await there.until(lambda name=name: warm(name))  # type: ignore[misc]
+                    await until(lambda name=name: warm(name))  # type: ignore[misc]
                 await asyncio.sleep(2)
 
                 await there.processes["two"].kill()
-                gone_s = await there.until(lambda: known(2), 20)  # its lease has 10 s
+                gone_s = await until(lambda: known(2), 20)  # its lease has 10 s
                 assert await warm("one")
                 began = time.monotonic()
                 await there.processes["two"].start()
                 started_s = time.monotonic() - began
-                warm_s = await there.until(lambda: warm("two"))
-                await there.until(lambda: known(3))
+                warm_s = await until(lambda: warm("two"))
+                await until(lambda: known(3))
 
                 for member in members:
                     member.kill()
@@ -127,4 +128,4 @@ async def test_clients_that_try_again_see_no_failure(
                 engines = [await there.ask(name, "/debug/engines") for name in NAMES]
                 return [engine["inflight"] for (engine,) in engines] == [0, 0, 0]
 
-            await there.until(idle)  # nothing is left of what was cut off
+            await until(idle)  # nothing is left of what was cut off

@@ -20,6 +20,7 @@ import pytest
 from tests import etcds
 from tests.captures import ids
 from tests.fleet import NAMES, Answer, Fleet, fleet, shares
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.state]
 
@@ -62,7 +63,7 @@ async def bursts(folder: Path, *, relays: bool) -> list[float]:
     async with fleet(
         folder, relays=relays, engine_words=FAST_STEPS, settings={"step_s": 0.001}
     ) as there:
-        await there.until(there.all_ready)
+        await until(there.all_ready)
         return sorted([await burst(there, *each) for each in zip(there.engines, HOT, strict=True)])
 
 
@@ -70,7 +71,7 @@ async def burst(there: Fleet, hot: str, prefix: Sequence[int]) -> float:
     """Return the largest share of a burst with one prefix, that one engine has cached."""
     await there.cache(hot, prefix)
     for name in NAMES:
-        await there.until(partial(there.knows, name, hot, [*prefix, 1, 2], len(prefix)))
+        await until(partial(there.knows, name, hot, [*prefix, 1, 2], len(prefix)))
 
     async def one(number: int) -> Answer:
         await asyncio.sleep(BURST_S * number / BURST)
@@ -216,7 +217,7 @@ async def test_the_death_of_one_is_not_seen(tmp_path: Path, show: Print) -> None
     with etcds.etcd(tmp_path) as member:
         store, settings = f"etcd:{member.url}", {"prefill_tokens_per_s": 5000.0}
         async with fleet(tmp_path, store=store, engine_words=SMALL, settings=settings) as there:
-            await there.until(there.all_ready)
+            await until(there.all_ready)
             async with under_load(there) as load:
                 await asyncio.sleep(SETTLE_S + WINDOW_S)
                 before = load.hit_rate(time.monotonic() - WINDOW_S, time.monotonic())
@@ -232,12 +233,12 @@ async def test_the_death_of_one_is_not_seen(tmp_path: Path, show: Print) -> None
                         [dead not in (await in_flight(there, n))[0] for n in ("one", "three")]
                     )
 
-                forgotten_s = await there.until(forgotten)
+                forgotten_s = await until(forgotten)
                 await asyncio.sleep(max(0.0, killed + 5 + WINDOW_S - time.monotonic()))
                 after = load.hit_rate(killed + 5, time.monotonic())
 
                 await there.processes["two"].start()
-                back_s = await there.until(partial(there.ready, "two"))
+                back_s = await until(partial(there.ready, "two"))
                 await asyncio.sleep(5 + WINDOW_S)
                 whole = load.hit_rate(time.monotonic() - WINDOW_S, time.monotonic())
             show(
@@ -260,7 +261,7 @@ async def test_the_death_of_one_is_not_seen(tmp_path: Path, show: Print) -> None
                 found = [await in_flight(there, name) for name in NAMES]
                 return [dict(counts) for counts, _ in found] == [{}] * 3
 
-            await there.until(idle)
+            await until(idle)
             for name in NAMES:
                 engines = await there.ask(name, "/debug/engines")
                 assert [each["inflight"] for each in engines] == [0] * len(there.engines)
@@ -277,7 +278,7 @@ TRIED_S = 6.5
 
 async def test_a_restarted_coordinator_chooses_as_before(tmp_path: Path, show: Print) -> None:
     async with fleet(tmp_path, names=("one",)) as there:
-        await there.until(there.all_ready)
+        await until(there.all_ready)
         for number, prompt in enumerate([*KNOWN, *KNOWN]):
             answer = await there.complete("one", [*prompt, *ids(number, 5)])
             assert answer.status == 200
@@ -294,9 +295,9 @@ async def test_a_restarted_coordinator_chooses_as_before(tmp_path: Path, show: P
         began = time.monotonic()
         await there.processes["one"].start()
         started_s = time.monotonic() - began
-        await there.until(partial(there.ready, "one"))
+        await until(partial(there.ready, "one"))
         at_ready, ready_s = await choices(), time.monotonic() - began
-        await there.until(chosen)
+        await until(chosen)
         warm_s = time.monotonic() - began
         show(
             f"listening {started_s:.2f} s after its start, ready after {ready_s:.2f} s with"
@@ -312,7 +313,7 @@ async def test_a_broken_engine_gets_nothing_right_after_a_restart(
 ) -> None:
     words = ("--faults",)
     async with fleet(tmp_path, names=("one",), engines=2, engine_words=words) as there:
-        await there.until(there.all_ready)
+        await until(there.all_ready)
         broken = there.engines[0]
         await _break(there, broken)
 
@@ -323,7 +324,7 @@ async def test_a_broken_engine_gets_nothing_right_after_a_restart(
             engines = await there.ask("one", "/debug/engines")
             return any(each["failing"] for each in engines)
 
-        await there.until(excluded)
+        await until(excluded)
         ends = time.monotonic() + TRIED_S
         while time.monotonic() < ends or not await excluded():
             await there.complete("one", ids(next(numbers), 40))

@@ -1,7 +1,7 @@
 """Servers that come, go and publish in either direction, over sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from coordinator.engines import Engine, Hosting
 from coordinator.publisher import Listener, listener_at
 from lineside.ids import NodeId, PodIdent
 from tests.fakes import FakeEngine, fake_engines
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 
@@ -115,12 +116,6 @@ async def watching(*specs: EngineSpec) -> AsyncIterator[Watched]:
 async def watched_engine(engine: FakeEngine) -> AsyncIterator[tuple[FakeEngine, Watched]]:
     async with fake_engines(engine), watching(EngineSpec(url=engine.url)) as watched:
         yield engine, watched
-
-
-async def until(so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not so():  # noqa: ASYNC110  what is watched knows no events
-            await asyncio.sleep(0.01)
 
 
 def source(endpoint: str) -> dict[str, Any]:

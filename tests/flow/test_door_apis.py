@@ -19,9 +19,10 @@ from lineside.clock import SystemClock
 from lineside.ids import NodeId
 from tests import simulated
 from tests.doors import Sim, before, begun
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
 from tests.simulated import MODEL
 from tests.streams import FakeHub
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -18,7 +18,7 @@ from tests.doors import (
     is_error,
     stream,
 )
-from tests.gateways import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

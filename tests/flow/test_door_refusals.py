@@ -20,8 +20,8 @@ from tests.doors import (
     client_of,
     is_error,
 )
-from tests.gateways import until
 from tests.simulated import MODEL
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -11,8 +11,9 @@ import pytest
 from coordinator.config import EngineSpec
 from tests import simulated
 from tests.doors import Sim
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
 from tests.simulated import MODEL
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from tests import simulated
-from tests.gateways import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

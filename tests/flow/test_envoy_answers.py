@@ -40,7 +40,7 @@ from tests.envoys import (
     original,
     picking,
 )
-from tests.gateways import until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, needs_envoy, pytest.mark.asyncio(loop_scope="module")]
 

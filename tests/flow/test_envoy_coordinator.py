@@ -26,8 +26,9 @@ from tests.envoys import (
     original,
     picking,
 )
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
 from tests.simulated import MODEL
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, needs_envoy, pytest.mark.asyncio(loop_scope="module")]
 

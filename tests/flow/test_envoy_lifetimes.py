@@ -27,8 +27,8 @@ from tests.envoys import (
     needs_envoy,
     picking,
 )
-from tests.gateways import until
 from tests.killable import Process, free_ports
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, needs_envoy, pytest.mark.asyncio(loop_scope="module")]
 

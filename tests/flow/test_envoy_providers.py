@@ -16,8 +16,9 @@ from tests.envoy_front import behind_envoy
 from tests.envoy_rig import CHAT, Got, post
 from tests.envoys import BUFFERED, FD, NONE, STREAMED, needs_envoy
 from tests.fakes import FakeEngine, fake_engines
-from tests.gateways import Running, until
+from tests.gateways import Running
 from tests.provider_stubs import AWS, COUNT, KEY, REGION, WORDS, Stub
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, needs_envoy, pytest.mark.asyncio(loop_scope="module")]
 

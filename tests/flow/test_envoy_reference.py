@@ -14,7 +14,8 @@ from tests import simulated
 from tests.doors import CHAT
 from tests.envoy_rig import post
 from tests.envoys import needs_envoy
-from tests.gateways import coordinator, until
+from tests.gateways import coordinator
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, needs_envoy]
 

@@ -27,8 +27,9 @@ from tests.envoys import (
     subset_of,
     trusting,
 )
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
 from tests.simulated import MODEL
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, needs_envoy]
 

@@ -17,8 +17,9 @@ from coordinator.state.stores.etcd_calls import Access
 from coordinator.state.stores.sqlite import SqliteStore
 from tests import etcds
 from tests.authority import Authority
-from tests.etcds import etcdctl, until
+from tests.etcds import etcdctl
 from tests.proxies import proxy
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, etcds.needs_etcd]
 

@@ -28,9 +28,10 @@ from coordinator.state.stores.etcd_calls import Access
 from coordinator.state.tenure import Tenure
 from lineside.clock import SystemClock
 from tests import etcds
-from tests.etcds import Member, until
+from tests.etcds import Member
 from tests.proxies import Proxy, proxy
 from tests.tries import LOST, REFUSED, Tries
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.state, etcds.needs_sound_etcd]
 

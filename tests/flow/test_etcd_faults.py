@@ -27,8 +27,8 @@ from coordinator.state.stores.etcd import EtcdStore
 from coordinator.state.tenure import Tenure
 from lineside.clock import SystemClock
 from tests import etcds
-from tests.etcds import until
 from tests.proxies import proxy
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, etcds.needs_etcd]
 

@@ -35,8 +35,8 @@ from coordinator.state.tidying import CHORE, Tidying
 from lineside.clock import SystemClock
 from lineside.ids import EngineId, GroupId, NodeId
 from tests import etcds
-from tests.etcds import until
 from tests.test_applied import policy
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.state, etcds.needs_etcd]
 

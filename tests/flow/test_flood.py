@@ -19,6 +19,7 @@ from agent.sequence import Place
 from agent.subscriber import Subscriber
 from lineside.clock import SystemClock
 from lineside.ids import EngineId
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 
@@ -104,9 +105,7 @@ async def test_a_flood_does_not_delay_another_engine() -> None:
                 if busy.status().batches >= BLOCKS // RUN:
                     break
             stamp.cancel()
-        async with asyncio.timeout(5):
-            while busy.status().blocks != 2 * RUN:  # noqa: ASYNC110  a thread sets no event here
-                await asyncio.sleep(0.01)
+        await until(lambda: busy.status().blocks == 2 * RUN)
         status = busy.status()
         assert (status.blocks, status.unmatched_removals) == (2 * RUN, 0)
         assert len(delays) > 20

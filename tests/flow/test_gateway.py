@@ -12,7 +12,8 @@ import pytest
 from coordinator.config import EngineSpec, Timeouts
 from tests import gateways
 from tests.fakes import BAD_TEMPERATURE, MODEL, ROOT, FakeEngine, fake_engines
-from tests.gateways import Running, until
+from tests.gateways import Running
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -8,8 +8,9 @@ import pytest
 from coordinator.audit import FOREIGN
 from coordinator.config import EngineSpec
 from tests.flow.test_audit import ask, reading, shown, until_state
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
 from tests.simulated import engine
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

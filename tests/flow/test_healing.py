@@ -14,6 +14,7 @@ from coordinator.config import EngineSpec
 from tests.captures import ids
 from tests.gateways import Running, coordinator
 from tests.simulated import MODEL, complete, engine, post
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 
@@ -26,9 +27,10 @@ async def state(gateway: Running) -> str:
 
 
 async def until_state(gateway: Running, wanted: str) -> None:
-    async with asyncio.timeout(8):
-        while await state(gateway) != wanted:  # noqa: ASYNC110 - another process could set none
-            await asyncio.sleep(0.02)
+    async def reached() -> bool:
+        return await state(gateway) == wanted
+
+    await until(reached)
 
 
 async def ask(gateway: Running, seed: int) -> tuple[int, int]:

@@ -15,8 +15,8 @@ from aiohttp import web
 from cli.children import child
 from cli.kube.api import Answer
 from tests import simulated
-from tests.gateways import until
 from tests.kube_scenes import AGENT, COORDINATOR, CORE, ENGINE, REVIEWS, Scripted, healthy, listed
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -25,11 +25,11 @@ from coordinator.kube.settings import Kubernetes
 from lineside.ids import EngineId, PodIdent
 from tests import simulated
 from tests.gateways import coordinator as a_coordinator
-from tests.gateways import until
 from tests.kube_memory import PODS, SETS, Server, pod
 from tests.kubelets import answer, container, kubelet
 from tests.manual_clock import ManualClock
 from tests.nvml.library import environment
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 
 from cli.children import Child, child
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 
@@ -277,9 +278,7 @@ async def _failures(here: Party, client: aiohttp.ClientSession) -> None:
 
 async def test_nothing_of_a_prompt_gets_anywhere(tmp_path: Path) -> None:
     async with party(tmp_path) as here, aiohttp.ClientSession() as client:
-        async with asyncio.timeout(15):
-            while not await _linked(here, client):  # noqa: ASYNC110  other processes
-                await asyncio.sleep(0.05)
+        await until(lambda: _linked(here, client))
         await _good_requests(here, client)
         await _bad_requests(here, client)
         await _failures(here, client)

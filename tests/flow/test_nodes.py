@@ -26,9 +26,9 @@ from tests.streams import (
     FakeHub,
     engine,
     gpu,
-    until,
 )
 from tests.streams import chain as numbered
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -17,8 +17,9 @@ from agent.config import AgentConfig
 from agent.main import run
 from coordinator.config import EngineSpec
 from tests.captures import ids
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
 from tests.simulated import MODEL, complete, engine, post
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

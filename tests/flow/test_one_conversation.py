@@ -17,9 +17,10 @@ from lineside.clock import SystemClock
 from lineside.ids import NodeId
 from tests import simulated
 from tests.fronts import Front, front_of
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
 from tests.simulated import MODEL
 from tests.streams import FakeHub
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.asyncio(loop_scope="module")]
 

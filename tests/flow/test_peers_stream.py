@@ -10,7 +10,8 @@ import pytest
 from coordinator.inflight import Lease, PeerSum
 from lineside.ids import EngineId, NodeId
 from lineside.signals import InFlight
-from tests.streams import CLOCK, A, B, Coordinator, FakeHub, agent, engine, until
+from tests.streams import CLOCK, A, B, Coordinator, FakeHub, agent, engine
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -14,7 +14,8 @@ from cli.main import main
 from coordinator.config import EngineSpec
 from tests import gateways
 from tests.fakes import MODEL, FakeEngine, fake_engines
-from tests.gateways import Running, until
+from tests.gateways import Running
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -16,9 +16,9 @@ from coordinator.providers import cooldowns
 from tests import gateways
 from tests.doors import Sim, client_of
 from tests.fakes import MODEL, FakeEngine
-from tests.gateways import until
 from tests.provider_scenes import CHAT, Scene, in_order, provider, published, scene
 from tests.provider_stubs import Stub, running
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -12,9 +12,9 @@ import pytest
 
 from cli.children import child
 from tests.fakes import FakeEngine, fake_engines
-from tests.gateways import until
 from tests.provider_scenes import CHAT, in_order, provider
 from tests.provider_stubs import AWS, KEY, TOKEN, Stub, running
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

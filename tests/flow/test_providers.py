@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import MODEL, FakeEngine
-from tests.gateways import until
 from tests.provider_scenes import CHAT, MESSAGE, UPSTREAM, in_order, scene
 from tests.provider_stubs import KEY, WORDS, Stub
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

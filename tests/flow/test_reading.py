@@ -28,6 +28,7 @@ from lineside.ids import BlockKey, EngineId, Medium
 from lineside.signals import Events, Load
 from tests.captures import ids
 from tests.simulated import LIMIT_S, complete, engine, launch, next_frames, opened, post
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 
@@ -124,12 +125,6 @@ async def reading(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for is in other hands
-            await asyncio.sleep(0.01)
 
 
 async def serve(client: aiohttp.ClientSession, *seeds: int, length: int = 200) -> None:

@@ -12,7 +12,8 @@ import pytest
 from cli.main import main
 from coordinator.config import Config
 from coordinator.main import run
-from tests.test_applied import policy, until
+from tests.test_applied import policy
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

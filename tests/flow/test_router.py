@@ -22,8 +22,9 @@ from lineside.v1 import router_pb2 as pb
 from lineside.v1 import router_pb2_grpc as rpc
 from tests import simulated
 from tests.doors import CHAT, CHAT_PATH, Sim
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
 from tests.simulated import MODEL
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -6,8 +6,7 @@ Requests go on all the while, and none may fail.
 import asyncio
 import itertools
 import json
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests import etcds
 from tests.captures import ids
 from tests.killable import Process, free_ports
 from tests.test_applied import policy
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, etcds.needs_etcd]
 
@@ -105,14 +105,6 @@ class Cluster:
         tokens: int | None = candidates[0].get("overlap_tokens")
         return tokens
 
-    async def until(self, holds: Callable[[], Any], limit_s: float = 15.0) -> float:
-        """Wait until something holds; return how long that took."""
-        began = time.monotonic()
-        while not await holds():
-            assert time.monotonic() - began < limit_s
-            await asyncio.sleep(0.05)
-        return time.monotonic() - began
-
     async def members(self, name: str) -> tuple[int, list[int]]:
         """Return how many coordinators one knows, and how many each agent is connected to."""
         said = await self.ask(name, "/debug/members")
@@ -177,24 +169,24 @@ async def test_whatever_becomes_of_etcd_requests_are_served(
             async def warm() -> bool:
                 return all([await three.overlap(name) == len(PREFIX) for name in NAMES])
 
-            await three.until(everybody)
+            await until(everybody)
             file = tmp_path / "policy.yaml"
             file.write_text(policy("kept")[1])
             words = ["apply", "-f", str(file), "--store", f"etcd:{member.url}"]
             assert await asyncio.to_thread(main, words) == 0
             secret = await store.get(SECRET_KEY)
             traffic = tasks.create_task(three.traffic())
-            await three.until(warm)
+            await until(warm)
 
             for loss in range(losses):
                 member.kill()
-                away_s = await three.until(lambda: away(True))
+                away_s = await until(lambda: away(True))
                 assert await warm()
                 if loss == losses - 1:
                     member.wipe()
                 await asyncio.to_thread(member.start)
-                back_s = await three.until(lambda: away(False))
-                remade_s = await three.until(everybody)
+                back_s = await until(lambda: away(False))
+                remade_s = await until(everybody)
             kept = await store.get(SECRET_KEY)
             assert (kept and kept.value) == (secret and secret.value)
             assert await three.degraded("one") == set()
@@ -220,7 +212,7 @@ async def test_whatever_becomes_of_etcd_requests_are_served(
             async def idle() -> bool:
                 return [await three.inflight(name) for name in NAMES] == [0, 0, 0]
 
-            await three.until(idle)
+            await until(idle)
             counted = [await three.requests(name) for name in NAMES]
             assert sum(counted) - len(three.statuses) in (0, 1)  # one may have been cut off
 
@@ -230,7 +222,7 @@ async def test_whatever_becomes_of_etcd_requests_are_served(
             async def two_are_left() -> bool:
                 return await three.members("one") == (2, [2])
 
-            left_s = await three.until(two_are_left)
+            left_s = await until(two_are_left)
             assert left_s < 3
             await store.close()
         with capsys.disabled():

@@ -27,6 +27,7 @@ from tests import etcds
 from tests.flow.test_shared_etcd import NAMES, PREFIX, Cluster, cluster
 from tests.proxies import Proxy, proxy
 from tests.test_applied import policy
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.state, etcds.needs_etcd]
 
@@ -41,7 +42,7 @@ async def joined(folder: Path, store: str) -> AsyncIterator[Cluster]:
         async def all_know_all() -> bool:
             return all([await three.members(name) == (3, [3]) for name in NAMES])
 
-        await three.until(all_know_all)
+        await until(all_know_all)
         yield three
 
 
@@ -92,12 +93,12 @@ async def test_what_is_deleted_is_gone_from_every_coordinator(tmp_path: Path, mi
 
             direct = etcds.store_of(member)
             await direct.transact({}, [Put(GHOST, b"{}")])
-            await three.until(all_haunted)
+            await until(all_haunted)
             if missed == "told":
                 await direct.transact({}, [Delete(GHOST)])
             else:
                 await miss(direct, member, between, compacted=missed == "compacted")
-            took_s = await three.until(lambda: all_haunted(False), 5)
+            took_s = await until(lambda: all_haunted(False), 5)
             print(f"\n{missed}: gone everywhere after {took_s:.2f} s")
             assert await checked(f"etcd:{member.url}")
             await direct.close()
@@ -131,10 +132,10 @@ async def test_what_is_applied_is_in_force_everywhere_within_two_seconds(tmp_pat
             for name in "ab":
                 file.write_text(policy(name)[1])
                 assert (await lineside("apply", "-f", str(file), "--store", store))[0] == 0
-                times[f"apply {name}"] = await three.until(lambda name=name: in_force(name), 2)  # type: ignore[misc]
+                times[f"apply {name}"] = await until(lambda name=name: in_force(name), 2)  # type: ignore[misc]
             code, out, _ = await lineside("rollout", "undo", "--store", store)
             assert (code, out) == (0, "set 3 is in force, as set 1 was\n")
-            times["undo"] = await three.until(lambda: in_force("a"), 2)
+            times["undo"] = await until(lambda: in_force("a"), 2)
             code, out, _ = await lineside("rollout", "history", "--store", store, "--json")
             assert [(each["set"], each["in_force"]) for each in json.loads(out)] == [
                 *((3, True), (2, False), (1, False))
@@ -167,7 +168,7 @@ async def test_what_is_applied_is_in_force_everywhere_within_two_seconds(tmp_pat
             (won,) = [name for name, end in zip("cde", ends, strict=True) if isinstance(end, tuple)]
             told = [str(end) for end in ends if isinstance(end, Overtaken)]
             assert told == [f"set 4 by {won}@here was applied meanwhile, and stays in force"] * 2
-            await three.until(lambda: in_force(won), 2)
+            await until(lambda: in_force(won), 2)
             for each in (direct, *stores):
                 await each.close()
 
@@ -182,7 +183,7 @@ async def test_a_leader_that_is_killed_is_followed_and_its_chore_goes_on(tmp_pat
                 return found
 
             ids = {(await three.ask(name, "/debug/members"))["me"]: name for name in NAMES}
-            await three.until(lambda: leader("one"))
+            await until(lambda: leader("one"))
             first = ids[str(await leader("one"))]
             (other, third) = (name for name in NAMES if name != first)
             await three.processes[first].kill()
@@ -193,7 +194,7 @@ async def test_a_leader_that_is_killed_is_followed_and_its_chore_goes_on(tmp_pat
             async def followed() -> bool:
                 return await leader(other) in {key for key, name in ids.items() if name != first}
 
-            took_s = await three.until(followed, TTL_S + 3)
+            took_s = await until(followed, TTL_S + 3)
             assert await leader(other) == await leader(third)
             print(f"\nanother leads {took_s:.1f} s after the death of one with {TTL_S} s")
 
@@ -202,7 +203,7 @@ async def test_a_leader_that_is_killed_is_followed_and_its_chore_goes_on(tmp_pat
                 sets = [key for key in entries if key.startswith(applied.SETS)]
                 return len(sets) == KEPT and PROBE + "left" not in entries
 
-            await three.until(tidied, 2 * EVERY_S + 5)
+            await until(tidied, 2 * EVERY_S + 5)
             await direct.close()
 
 
@@ -222,18 +223,18 @@ async def test_health_says_what_was_done_to_it(tmp_path: Path) -> None:
 
             assert await three.completed("one") == (200, "")
             for name in NAMES:
-                await three.until(lambda name=name: warm(name))  # type: ignore[misc]
-                await three.until(lambda name=name: codes(name))  # type: ignore[misc]
+                await until(lambda name=name: warm(name))  # type: ignore[misc]
+                await until(lambda name=name: codes(name))  # type: ignore[misc]
                 assert await three.ready(name) == (True, [])
 
             # An agent that is missing: what it said counts for a while, then load alone.
             await three.processes["agent"].kill()
-            await three.until(lambda: codes("one", "cache_stale", "no_agent"), 5)
+            await until(lambda: codes("one", "cache_stale", "no_agent"), 5)
             assert await warm("one")
-            await three.until(lambda: codes("one", "cache_lost", "no_agent"), 12)
+            await until(lambda: codes("one", "cache_lost", "no_agent"), 12)
             assert await three.ready("one") == (True, [])
             assert await three.completed("one") == (200, "")
-            await three.until(heard)
+            await until(heard)
             assert await checked(store)
 
             # A coordinator that starts then knows no cache: it waits for it, then serves without.
@@ -246,24 +247,24 @@ async def test_health_says_what_was_done_to_it(tmp_path: Path) -> None:
             async def awaits_it() -> bool:
                 return await three.ready("two") == (False, [why])
 
-            await three.until(awaits_it, 5)
+            await until(awaits_it, 5)
             assert await three.completed("two") == (200, "")
             cold = ("cache_connecting", "no_agent")
-            await three.until(lambda: codes("two", *cold), 12)
+            await until(lambda: codes("two", *cold), 12)
             assert await three.ready("two") == (True, [])
             assert await checked(store)
 
             # The store is away, too; nothing of it stops anything.
             member.kill()
-            await three.until(lambda: codes("two", "store_away", *cold))
+            await until(lambda: codes("two", "store_away", *cold))
             assert await three.ready("two") == (True, [])
             assert await three.completed("two") == (200, "")
             assert not await checked(store)
             await asyncio.to_thread(member.start)
             await three.processes["agent"].start()
             for name in NAMES:
-                await three.until(lambda name=name: warm(name))  # type: ignore[misc]
-                await three.until(lambda name=name: codes(name))  # type: ignore[misc]
+                await until(lambda name=name: warm(name))  # type: ignore[misc]
+                await until(lambda name=name: codes(name))  # type: ignore[misc]
 
             # Without engines there is nothing to serve with: readiness says so.
             await three.processes["engine"].kill()
@@ -271,5 +272,5 @@ async def test_health_says_what_was_done_to_it(tmp_path: Path) -> None:
             async def unready() -> bool:
                 return await three.ready("two") == (False, ["no engine can be reached"])
 
-            await three.until(unready)
+            await until(unready)
             assert await checked(store)

@@ -11,7 +11,8 @@ import pytest
 from coordinator.config import EngineSpec
 from coordinator.tokens.engine_tokenize import OPENS_AFTER
 from tests import simulated
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

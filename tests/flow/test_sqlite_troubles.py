@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateways import coordinator, until
+from tests.gateways import coordinator
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -15,6 +15,7 @@ from coordinator.state.store import SECRET_KEY
 from tests import etcds
 from tests.flow.test_shared_etcd import NAMES, PREFIX, Cluster, cluster
 from tests.test_applied import policy
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.state, etcds.needs_etcd]
 
@@ -31,7 +32,7 @@ async def settled(
             return all([await three.overlap(name) == len(PREFIX) for name in NAMES])
 
         assert await three.completed("one") == (200, "")
-        await three.until(warm)
+        await until(warm)
         yield three
 
 
@@ -41,7 +42,7 @@ async def well(three: Cluster, name: str) -> None:
     async def nothing() -> bool:
         return await three.degraded(name) == set()
 
-    await three.until(nothing, 5)
+    await until(nothing, 5)
 
 
 async def checked(member: etcds.Member) -> int:
@@ -64,13 +65,13 @@ async def test_one_with_policies_of_its_own_serves_by_the_agents_word(tmp_path: 
             member.kill()
             await three.processes["two"].kill()
             await three.processes["two"].start()
-            await three.until(warm, 10)
+            await until(warm, 10)
             assert await three.ready("two") == (True, [])
             assert await three.completed("two") == (200, "")
             assert await three.degraded("two") == {"store_away"}
             assert await checked(member) == 3
             await asyncio.to_thread(member.start)
-            await three.until(joined)
+            await until(joined)
             await well(three, "two")
             assert await warm()
             assert await checked(member) == 0
@@ -92,12 +93,12 @@ async def test_one_that_cannot_know_its_policies_refuses_until_it_can(tmp_path: 
             assert await three.completed("two") == (503, closed)
             assert await three.completed("one") == (200, "")
             await asyncio.to_thread(member.start)
-            await three.until(open_again)
+            await until(open_again)
 
             async def ready() -> bool:
                 return await three.ready("two") == (True, [])
 
-            await three.until(ready)
+            await until(ready)
 
 
 async def test_one_that_starts_on_an_etcd_that_was_wiped_makes_no_other_secret(
@@ -115,7 +116,7 @@ async def test_one_that_starts_on_an_etcd_that_was_wiped_makes_no_other_secret(
             member.kill()
             member.wipe()
             await asyncio.gather(asyncio.to_thread(member.start), three.processes["two"].start())
-            await three.until(joined)
+            await until(joined)
             kept = await store.get(SECRET_KEY)
             assert (kept and kept.value) == (secret and secret.value)
             for name in NAMES:
@@ -145,6 +146,6 @@ async def test_without_any_word_of_the_secret_all_goes_by_load_until_the_store_i
                 assert {"store_away", "secret_unknown"} <= await three.degraded(name)
                 assert not await three.overlap(name)
             await asyncio.to_thread(member.start)
-            await three.until(warm)
+            await until(warm)
             for name in NAMES:
                 await well(three, name)

@@ -28,6 +28,7 @@ from agent.sequence import (
 )
 from agent.subscriber import CannotSubscribe, Subscriber
 from tests.captures import frames, rows
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 
@@ -147,9 +148,7 @@ class Reader:
 
     async def whole(self) -> None:
         """Wait until the reader is where the engine is."""
-        async with asyncio.timeout(5):
-            while self.states[-1:] != [Whole()]:  # noqa: ASYNC110 - what is waited for is in other hands
-                await asyncio.sleep(0.005)
+        await until(lambda: self.states[-1:] == [Whole()])
 
     async def take(self, count: int) -> list[Item]:
         async with asyncio.timeout(5):

@@ -12,8 +12,9 @@ import simulate
 from coordinator.config import EngineSpec
 from tests.captures import ids
 from tests.flow.test_audit import ask, reading, shown
-from tests.gateways import Running, coordinator, until
+from tests.gateways import Running, coordinator
 from tests.simulated import MODEL, complete, engine
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

@@ -10,7 +10,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageFunctionToolC
 
 from tests.actors import HELLO, Line, Use
 from tests.fronts import PROVIDER_KEY, SECRET, UPSTREAM, Stage
-from tests.gateways import until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.asyncio(loop_scope="module")]
 

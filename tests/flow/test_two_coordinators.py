@@ -16,8 +16,8 @@ import aiohttp
 import pytest
 
 from tests.captures import ids
-from tests.gateways import until
 from tests.killable import Process, free_ports
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

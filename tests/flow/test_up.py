@@ -17,7 +17,7 @@ import pytest
 
 from cli import children
 from cli.children import Child, CouldNotRun, child, keep
-from tests.gateways import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

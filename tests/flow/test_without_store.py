@@ -8,9 +8,10 @@ import pytest
 
 from coordinator.config import EngineSpec
 from tests import simulated
-from tests.gateways import coordinator, until
+from tests.gateways import coordinator
 from tests.killable import free_ports
 from tests.test_applied import policy
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

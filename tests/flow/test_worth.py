@@ -8,7 +8,7 @@ import pytest
 
 from cli.children import child
 from tests.flow.test_up import up
-from tests.gateways import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 

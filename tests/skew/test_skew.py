@@ -21,10 +21,10 @@ import aiohttp
 import pytest
 
 from tests.captures import ids
-from tests.gateways import until
 from tests.killable import Process, free_ports
 from tests.skew.relay import relay
 from tests.skew.trees import ROOT, environ, previous, unpacked
+from tests.waiting import until
 
 pytestmark = [pytest.mark.flow, pytest.mark.skew]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import aiohttp
 
-from tests.gateways import until
 from tests.killable import Process, free_ports
 from tests.vllm.model import BLOCK
+from tests.waiting import until
 
 LIMIT_S = 60.0
 """For one answer; an engine on a busy machine is slow."""

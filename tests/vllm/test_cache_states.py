@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateways import until
 from tests.vllm.asks import BOUND, complete, known, prompt
 from tests.vllm.product import Product, product
 from tests.vllm.servers import Server
+from tests.waiting import until
 
 pytestmark = pytest.mark.vllm
 

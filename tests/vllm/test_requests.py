@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.gateways import until
 from tests.vllm.asks import (
     ANSWER,
     BOUND,
@@ -27,6 +26,7 @@ from tests.vllm.model import ADAPTER, BLOCK
 from tests.vllm.product import Answer, Product, product
 from tests.vllm.servers import BLOCKS, Server
 from tests.vllm.witness import Witness
+from tests.waiting import until
 
 pytestmark = pytest.mark.vllm
 

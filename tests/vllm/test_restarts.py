@@ -14,11 +14,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.gateways import until
 from tests.killable import Process
 from tests.vllm.asks import BOUND, Request, complete, known, prompt
 from tests.vllm.product import Answer, Product, product
 from tests.vllm.servers import Fleet, Server
+from tests.waiting import until
 
 pytestmark = pytest.mark.vllm
 
