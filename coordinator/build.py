@@ -272,7 +272,7 @@ def _metrics(base: _Base, readiness: Readiness, doors: _Doors) -> Iterator[Colle
     yield EnvoyMetrics(doors.envoy)
     yield TrustMetrics(base.trust)
     yield KubeViews(base.source if isinstance(base.source, KubeCluster) else None)
-    yield TokenizerViews(core.cluster.assigned, core.tokens.checks)
+    yield TokenizerViews(core.cluster.assigned, core.tokens.checks, core.tokens.reused)
     yield base.worth
     yield GpuViews(lambda: core.cluster.snapshot(service.clock.monotonic()).engines)
 

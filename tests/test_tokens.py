@@ -16,6 +16,7 @@ from coordinator.engines import Engine, ServedModel
 from coordinator.tokens.engine_tokenize import OPEN_S, Breaker, question
 from coordinator.tokens.loading import RELOAD_AFTER_S, SourceState
 from coordinator.tokens.probes import probes
+from coordinator.tokens.reuse import Reused
 from coordinator.tokens.sources import LONG_BYTES, Tokens
 from coordinator.tokens.tokenized import Reason, Tokenized, TokenState
 from coordinator.tokens.tokenizer import Tokenizer
@@ -95,6 +96,17 @@ async def test_a_model_with_a_directory_is_tokenized_locally(tokens: Tokens) -> 
     assert tokens.sources() == [
         SourceState(MODEL, "ready", encoder="fastokens", content_format="parts")
     ]
+
+
+async def test_what_earlier_requests_spared_is_counted(tokens: Tokens) -> None:
+    assert tokens.reused() == Reused()
+    await tokens.load(MODEL)
+    for _ in range(2):
+        tokenized = await tokens.of(chat("Where is the signal box?"), [engine()])
+    assert tokenized.count is not None
+    found = tokens.reused()
+    assert (found.reused_tokens, found.encoded_tokens) == (tokenized.count, tokenized.count)
+    assert found.kept_bytes > 0
 
 
 async def test_a_large_text_is_tokenized_in_the_pool(tokens: Tokens) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from coordinator.tokens import hub
 from coordinator.tokens.hub import Hub, Unfetched
+from coordinator.tokens.reuse import Reused
 from coordinator.tokens.tokenizer import Tokenizer, Unloadable
 from lineside import logs
 from lineside.clock import Clock
@@ -67,6 +68,15 @@ class Loader:
     def states(self) -> list[SourceState]:
         """Return the state of each source that was asked for."""
         return [_state(name, loading) for name, loading in sorted(self._sources.items())]
+
+    def reused(self) -> Reused:
+        """Return what all tokenizers have reused together."""
+        total = Reused()
+        for each in self._sources.values():
+            tokenizer = each.outcome.result() if each.outcome.done() else None
+            if isinstance(tokenizer, Tokenizer) and tokenizer.reuse:
+                total += tokenizer.reuse.counts()
+        return total
 
     def close(self) -> None:
         """Give up what is still being fetched or read."""

@@ -43,6 +43,13 @@ class Reused:
     encoded_tokens: int = 0
     kept_bytes: int = 0
 
+    def __add__(self, other: "Reused") -> "Reused":
+        return Reused(
+            self.reused_tokens + other.reused_tokens,
+            self.encoded_tokens + other.encoded_tokens,
+            self.kept_bytes + other.kept_bytes,
+        )
+
 
 class Reuse:
     """Encodes texts, each turn once as long as it is kept."""

@@ -24,6 +24,7 @@ from coordinator.tokens.hub import Hub
 from coordinator.tokens.loading import Loader, SourceState
 from coordinator.tokens.probes import probes
 from coordinator.tokens.rendering import NotRendered
+from coordinator.tokens.reuse import Reused
 from coordinator.tokens.sandbox import MAX_TEXT_CHARS
 from coordinator.tokens.tokenized import Reason, Tokenized, TokenState
 from coordinator.tokens.tokenizer import Tokenizer, Unloadable
@@ -156,6 +157,10 @@ class Tokens:
     def sources(self) -> list[SourceState]:
         """Return the state of each tokenizer that was asked for."""
         return self._loader.states()
+
+    def reused(self) -> Reused:
+        """Return what was spared of encoding so far."""
+        return self._loader.reused()
 
     def checks(self) -> dict[EngineId, dict[Api, Check]]:
         """Return what `verify` last found, by engine."""

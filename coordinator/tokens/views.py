@@ -1,12 +1,13 @@
-"""What is known of engines' tokenizers, as a metric made whenever it is asked for."""
+"""What is known of engines' tokenizers, as metrics made whenever they are asked for."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from coordinator.apis import Api
 from coordinator.engines import Engine
+from coordinator.tokens.reuse import Reused
 from coordinator.tokens.sources import Check
 from lineside.ids import EngineId
 
@@ -20,16 +21,18 @@ class TokenizerViews(Collector):
         self,
         engines: Callable[[], Iterable[Engine]],
         checks: Callable[[], Mapping[EngineId, Mapping[Api, Check]]],
+        reused: Callable[[], Reused],
     ) -> None:
         self._engines = engines
         self._checks = checks
+        self._reused = reused
 
     def describe(self) -> Iterable[Metric]:
         """Name nothing in advance: reading everything is cheap."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield each engine's state."""
+        """Yield each engine's state, and what all tokenizers reuse together."""
         metric = GaugeMetricFamily(
             "lineside_engine_tokenizer",
             "1 for what comparing the engine's tokenizer with the one at hand has shown",
@@ -41,6 +44,20 @@ class TokenizerViews(Collector):
             for each in Check:
                 metric.add_metric([engine.id, each.value], float(each is state))
         yield metric
+        reused = self._reused()
+        tokens = CounterMetricFamily(
+            "lineside_tokenizer_tokens",
+            "Tokens of chats, by whether they were encoded, or those of equal turns were reused",
+            labels=["how"],
+        )
+        tokens.add_metric(["encoded"], float(reused.encoded_tokens))
+        tokens.add_metric(["reused"], float(reused.reused_tokens))
+        yield tokens
+        yield GaugeMetricFamily(
+            "lineside_tokenizer_kept_bytes",
+            "Memory of the turns of chats and their token ids that are kept for the next request",
+            value=float(reused.kept_bytes),
+        )
 
 
 def state_of(engine: Engine, checks: Mapping[Api, Check]) -> Check:
