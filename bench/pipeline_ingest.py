@@ -14,6 +14,8 @@ import random
 import resource
 import sys
 import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -228,10 +230,10 @@ def engines() -> list[Engine]:
     ]
 
 
-async def measure(window_s: float) -> dict[str, float]:
-    """Run the coordinator's write path while the agents play."""
-    cluster, caches = Cluster(), TimedCaches()
-    numbering = Numbering(SqliteStore(":memory:"), cluster)
+@asynccontextmanager
+async def served(known: Sequence[Engine], caches: Caches) -> AsyncIterator[str]:
+    """Run a coordinator's write path into `caches`; yield where agents find it."""
+    cluster = Cluster()
     servicer = AgentsServicer(
         cluster=cluster,
         caches=caches,
@@ -239,15 +241,23 @@ async def measure(window_s: float) -> dict[str, float]:
         clock=SystemClock(),
         coordinator="c1",
         proof=All(()),
-        numbering=numbering,
+        numbering=Numbering(SqliteStore(":memory:"), cluster),
         own=Own(InFlight(), Overlay()),
         peers=Peers(),
     )
-    known = engines()
     cluster.assign(known)
     caches.assign({engine.id: engine.group for engine in known})
     writer = asyncio.create_task(servicer.run())
     async with serving(servicer, "127.0.0.1:0") as address:
+        yield address
+    writer.cancel()
+    await asyncio.gather(writer, return_exceptions=True)
+
+
+async def measure(window_s: float) -> dict[str, float]:
+    """Run the coordinator's write path while the agents play."""
+    known, caches = engines(), TimedCaches()
+    async with served(known, caches) as address:
         agents = await asyncio.create_subprocess_exec(
             *(sys.executable, __file__, str(window_s), address),
             stdin=asyncio.subprocess.PIPE,
@@ -262,8 +272,6 @@ async def measure(window_s: float) -> dict[str, float]:
         gc.freeze()  # as the coordinator does when it begins
         figures = await _under_load(agents.stdin, caches, window_s)
         await agents.wait()
-    writer.cancel()
-    await asyncio.gather(writer, return_exceptions=True)
     return figures
 
 

@@ -22,17 +22,8 @@ from agent.digest_log import DigestLog
 from agent.peers import Peers as AgentPeers
 from agent.report import Reporter
 from agent.signals import Observed
-from bench.pipeline_ingest import Lag, engines, node_id
+from bench.pipeline_ingest import Lag, engines, node_id, served
 from coordinator.caches import Caches
-from coordinator.cluster import Cluster
-from coordinator.inflight import InFlight
-from coordinator.ingest import AgentsServicer, serving
-from coordinator.overlay import Overlay
-from coordinator.state.numbering import Numbering
-from coordinator.state.peers import Own, Peers
-from coordinator.state.secret import Secret
-from coordinator.state.stores.sqlite import SqliteStore
-from coordinator.trust.proof import All
 from lineside.clock import SystemClock
 from lineside.ids import BlockKey, EngineId, Generation, Medium
 from lineside.signals import Load, NodeGpus, Status
@@ -103,24 +94,8 @@ async def report(address: str) -> None:
 
 async def measure() -> dict[str, float]:
     """Run the coordinator's write path; return how the snapshot came."""
-    cluster, caches, lag = Cluster(), Caches(), Lag()
-    numbering = Numbering(SqliteStore(":memory:"), cluster)
-    servicer = AgentsServicer(
-        cluster=cluster,
-        caches=caches,
-        secret=Secret(b"secret"),
-        clock=SystemClock(),
-        coordinator="c1",
-        proof=All(()),
-        numbering=numbering,
-        own=Own(InFlight(), Overlay()),
-        peers=Peers(),
-    )
-    engine = engines()[0]
-    cluster.assign([engine])
-    caches.assign({engine.id: engine.group})
-    writer = asyncio.create_task(servicer.run())
-    async with serving(servicer, "127.0.0.1:0") as address:
+    engine, caches, lag = engines()[0], Caches(), Lag()
+    async with served([engine], caches) as address:
         agent = await asyncio.create_subprocess_exec(
             *(sys.executable, __file__, address),
             stdin=asyncio.subprocess.PIPE,
@@ -142,8 +117,6 @@ async def measure() -> dict[str, float]:
         agent.stdin.write(b"done\n")
         agents_stall = float(await agent.stdout.readline())
         await agent.wait()
-    writer.cancel()
-    await asyncio.gather(writer, return_exceptions=True)
     return {
         "seconds": took,
         "cpu_s": cpu,
