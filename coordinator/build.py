@@ -140,7 +140,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     core = base.core
     addresses = Addresses(core.cluster, SystemClock())
     stack.callback(addresses.close)
-    others = partial(_others, base.trust, addresses)
+    others = partial(_others, base.trust, addresses, base.source)
     readiness = Readiness(
         service=core.service,
         cap=base.cap,
@@ -370,6 +370,7 @@ async def _source(
             rules=rules,
             told=told,
             follow=discovery.follow,
+            store=store,
             clock=clock,
         )
     if config.resources is None:
@@ -377,9 +378,11 @@ async def _source(
     return ResourceFolder(Path(config.resources), rules, told)
 
 
-def _others(trust: AgentTrust, addresses: Addresses) -> Iterator[tuple[str, str]]:
+def _others(trust: AgentTrust, addresses: Addresses, source: Source) -> Iterator[tuple[str, str]]:
     yield from trust.degraded()
     yield from addresses.degraded()
+    if isinstance(source, KubeCluster):
+        yield from source.degraded()
 
 
 def _admin(base: _Base, readiness: Readiness) -> Admin:

@@ -42,6 +42,7 @@ CODES = (
     "provider_key_refused",
     "resources_rejected",
     "resources_rolled_back",
+    "resources_kept",
     "kubernetes_away",
     "store_away",
     "store_foreign",

@@ -20,6 +20,7 @@ class Server:
         self.collections: dict[str, dict[str, Any]] = {}
         self.missing: set[str] = set()
         self.away = False
+        self.slow_s = 0.0
         self.statuses: dict[str, Any] = {}
         self._revision = 1
         self._events: list[tuple[int, str, bytes]] = []
@@ -57,6 +58,7 @@ class Server:
         body: Body | None = None,
         content_type: str = JSON,
     ) -> Answer:
+        await asyncio.sleep(self.slow_s)
         if self.away:
             raise ApiAway("cannot connect")
         if method == "PATCH":

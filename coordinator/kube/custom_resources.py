@@ -1,16 +1,20 @@
 """A cluster's custom resources, followed: what is good is put into force, each is told its state.
 
 Like `resources.ResourceFolder`, but an object that is wrong keeps only itself from being changed.
-With `policy rollback` the only writer of its `Rules`. A cluster that is away changes nothing.
+With `policy rollback` the only writer of its `Rules`. A cluster that is away changes nothing; one
+that is away at the start is begun with as the store keeps it.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
+from coordinator.config import EngineSpec
+from coordinator.engines import Hosting
 from coordinator.kube.conditions import said_of
 from coordinator.kube.gateway_pools import with_gateway_pools
 from coordinator.kube.judging import NOTHING, Judgement, judge
+from coordinator.kube.kept import Found, Kept, kept_of
 from coordinator.kube.mirror import Mirror
 from coordinator.kube.pods import Selection
 from coordinator.kube.references import unresolved
@@ -29,6 +33,11 @@ LOOK_S = 1.0
 START_S = 20.0
 """A start waits so long for the first lists: without its policies nothing may be served."""
 
+KEPT_START_S = 5.0
+"""The same where the store has what was in force, and the cluster is known to be away."""
+
+AWAY_LOOK_S = 0.25
+
 
 class CustomResources:
     """One coordinator's."""
@@ -42,13 +51,18 @@ class CustomResources:
         told: Callable[[Resources], None],
         statuses: StatusWriter,
         leads: Callable[[], bool],
+        find: Callable[[], Awaitable[Found]],
     ) -> None:
-        """`told` hears of the set in force: when it is put there, and at each look."""
+        """`told` hears of the set in force: when it is put there, and at each look; `find` says
+        what the store keeps.
+        """
         self._mirror, self._rules, self._settings = mirror, rules, settings
-        self._told, self._statuses, self._leads = told, statuses, leads
+        self._told, self._statuses, self._leads, self._find = told, statuses, leads, find
         self._judgement = NOTHING
         self._objects: dict[Ident, Written] = {}
         self._pools: tuple[Selection, ...] = ()
+        self.begun_with: Found | None = None
+        """What the store kept, while the cluster has not said yet what there is."""
 
     @property
     def away(self) -> str:
@@ -71,18 +85,42 @@ class CustomResources:
         return self._judgement.all_findings
 
     async def start(self) -> tuple[Finding, ...]:
-        """Put what is there into force; return what keeps it from being read."""
+        """Put what is there into force, or what was; return what keeps both from being read."""
+        found = await self._find()
         try:
-            async with asyncio.timeout(START_S):
+            async with asyncio.timeout(START_S) as limit, asyncio.TaskGroup() as tasks:
+                if found.kept is not None:
+                    giving_up = tasks.create_task(self._give_up(limit), name="give up")
                 await self._mirror.prime()
+                if found.kept is not None:
+                    giving_up.cancel()
         except TimeoutError:
             why = self._mirror.away or f"no answer within {START_S:g} s"
-            return (Finding(Place("the cluster"), "unreadable", why),)
-        if missing := self._mirror.missing:
-            log.warning("kinds are not installed", missing=missing)
-        await self._take()
+            if found.kept is None:
+                return (Finding(Place("the cluster"), "unreadable", f"{why}; {found.why}"),)
+            await self._begin(found, found.kept)
+            log.warning("starting without the cluster", away=why)
+        else:
+            if missing := self._mirror.missing:
+                log.warning("kinds are not installed", missing=missing)
+            await self._take()
         await asyncio.to_thread(self._told, self._rules.resources)
         return ()
+
+    async def _give_up(self, limit: asyncio.Timeout) -> None:
+        """Wait no longer for a cluster that is away. One that is slow gets its time."""
+        await asyncio.sleep(KEPT_START_S)
+        while not self._mirror.away:  # noqa: ASYNC110 - many reflectors may say so
+            await asyncio.sleep(AWAY_LOOK_S)
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    async def _begin(self, found: Found, kept: Kept) -> None:
+        """Put what the store keeps into force, until the cluster says what there is."""
+        forms = {each.ident: each.form for each in kept.objects}
+        judged = await asyncio.to_thread(judge, forms, kept.written(), self._settings)
+        self._tell(self._judgement, judged)
+        self._judgement, self._pools, self.begun_with = judged, kept.pools, found
+        self._rules.bridge(with_gateway_pools(judged.resources, kept.pools))
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -91,7 +129,8 @@ class CustomResources:
                 async with asyncio.timeout(LOOK_S):
                     await self._mirror.resources_changed.wait()
             self._mirror.resources_changed.clear()
-            await self._take()
+            if self._mirror.is_known:
+                await self._take()
             if self._leads():
                 self._statuses.want(await asyncio.to_thread(self._due, self._rules.bench()))
             await asyncio.to_thread(self._told, self._rules.resources)  # it reads files
@@ -101,15 +140,16 @@ class CustomResources:
         objects = {each.ident: each for each in self._mirror.written()}
         pools = self._mirror.gateway_pools()
         before = self._judgement
-        has_changed = _forms(objects) != _forms(self._objects)
+        is_first = self.begun_with is not None
+        has_changed = is_first or _forms(objects) != _forms(self._objects)
         self._objects = objects
         if has_changed:
             listed = [objects[ident] for ident in sorted(objects)]
             judged = await asyncio.to_thread(judge, before.in_force, listed, self._settings)
             self._judgement = judged
             self._tell(before, judged)
-        if self._judgement.in_force != before.in_force or pools != self._pools:
-            self._pools = pools
+        if is_first or self._judgement.in_force != before.in_force or pools != self._pools:
+            self._pools, self.begun_with = pools, None
             self._rules.swap(with_gateway_pools(self._judgement.resources, pools))
             self._mirror.pods_changed.set()  # other pods may be selected now
             log.info(
@@ -117,6 +157,12 @@ class CustomResources:
                 revision=self._rules.revision,
                 objects=len(self._judgement.in_force),
             )
+
+    def kept(self, servers: Mapping[EngineSpec, Hosting]) -> Kept:
+        """Return what is in force, with the servers in pods, as the store is to keep it."""
+        created = {ident: each.created for ident, each in self._objects.items()}
+        forms = self._judgement.in_force
+        return kept_of(self._mirror.namespaces, forms, created, self._pools, servers)
 
     def _tell(self, before: Judgement, now: Judgement) -> None:
         for ident in sorted(now.wrong):
@@ -143,8 +189,9 @@ class CustomResources:
     def shown(self) -> dict[str, object]:
         """Return the state of the objects, for people."""
         where = ", ".join(self._mirror.namespaces)
+        how = "" if self.begun_with is None else ", as the store keeps them"
         return {
-            "source": f"custom resources of the cluster ({where})",
+            "source": f"custom resources of the cluster ({where}){how}",
             "rejected": self.rejected,
             "findings": [finding.to_json() for finding in self.findings],
             "cluster": {**self._mirror.shown(), "status_problem": self._statuses.problem},

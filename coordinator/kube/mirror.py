@@ -97,6 +97,11 @@ class Mirror:
                 self._silent = str(error)
 
     @property
+    def is_known(self) -> bool:
+        """Whether the cluster has said of each kind what there is."""
+        return all(each.has_listed for _, each in self.reflectors)
+
+    @property
     def away(self) -> str:
         """Why something cannot be read; empty: all is followed."""
         said = (f"{kind.plural}: {each.away}" for kind, each in self.reflectors if each.away)

@@ -29,7 +29,8 @@ class PodEngines:
         """`follow` hears of every server that is in a pod; `key_file` has their key."""
         self._mirror, self._rules, self._follow = mirror, rules, follow
         self._roster = Roster(key_file)
-        self._told: Mapping[EngineSpec, Hosting] = {}
+        self.told: Mapping[EngineSpec, Hosting] = {}
+        """What discovery heard last."""
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -39,14 +40,19 @@ class PodEngines:
                     await self._mirror.pods_changed.wait()
                     await asyncio.sleep(GATHER_S)
             self._mirror.pods_changed.clear()
-            self.look()
+            if self._mirror.is_known:
+                self.look()
 
     def look(self) -> None:
         """Bring discovery in line with pods and resources."""
         servers = self._roster.servers(self._selections(), self._mirror.pods())
-        if servers != self._told:
-            self._told = servers
-            self._follow(servers)
+        if servers != self.told:
+            self.assume(servers)
+
+    def assume(self, servers: Mapping[EngineSpec, Hosting]) -> None:
+        """Tell discovery of these servers, until a look at the cluster says something else."""
+        self.told = servers
+        self._follow(servers)
 
     def _selections(self) -> list[Selection]:
         own = (each for each in self._rules.resources.worker_sets if not is_gateway_pool(each))

@@ -25,6 +25,8 @@ class KubeViews(Collector):
         away = GaugeMetricFamily("lineside_kubernetes_away", text, labels=[])
         text = "Seconds since the API server said anything of a kind; it does so every minute"
         ages = GaugeMetricFamily("lineside_kubernetes_age_seconds", text, labels=["kind"])
+        text = "Age of resources and pods from the store, while the API server has not said yet"
+        kept = GaugeMetricFamily("lineside_kubernetes_kept_age_seconds", text, labels=[])
         text = "Objects read, by kind"
         objects = GaugeMetricFamily("lineside_kubernetes_objects", text, labels=["kind"])
         text = "Custom resources whose newest form is not in force"
@@ -37,6 +39,8 @@ class KubeViews(Collector):
             mirror = cluster.mirror
             away.add_metric([], float(bool(mirror.away)))
             refused.add_metric([], cluster.refused)
+            if (age_s := cluster.kept_age_s) is not None:
+                kept.add_metric([], age_s)
             for kind, age_s in mirror.ages_s().items():
                 ages.add_metric([kind], age_s)
             for kind, count in mirror.counts().items():
@@ -46,4 +50,4 @@ class KubeViews(Collector):
                 writes.add_metric([outcome], number)
             for outcome, number in cluster.costs.counts.items() if cluster.costs else ():
                 writes.add_metric([f"cost_{outcome}"], number)
-        yield from (away, ages, objects, refused, lists, writes)
+        yield from (away, ages, kept, objects, refused, lists, writes)

@@ -11,8 +11,8 @@ import msgspec
 
 from coordinator.state.store import MAX_VALUE_BYTES, MAX_WRITES, Put, Store
 
-PASSING = ("members/", "leaders/", "store/")
-"""Prefixes of keys that go with whoever wrote them, or belong to the store itself."""
+PASSING = ("members/", "leaders/", "store/", "kubernetes/")
+"""Prefixes of keys that go with whoever wrote them, or belong to the store or to a cluster."""
 
 FORMAT = 1
 

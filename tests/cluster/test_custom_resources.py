@@ -15,6 +15,7 @@ import yaml
 from coordinator.cluster import Cluster
 from coordinator.kube import reflector as reflector_module
 from coordinator.kube.cluster import KubeCluster
+from coordinator.kube.kept import find
 from coordinator.kube.reflector import Reflector
 from coordinator.kube.settings import Kubernetes
 from coordinator.kube.transport import connected
@@ -87,6 +88,7 @@ async def scene(api: Api, shared: Store | None = None) -> AsyncIterator[Scene]:
         rules=rules,
         told=lambda _: None,
         follow=lambda _: None,
+        store=store,
         clock=clock,
     )
     tenure = Tenure(store, clock)
@@ -281,6 +283,47 @@ async def test_a_server_that_hangs_is_away_and_its_watches_go_on(empty: Api) -> 
         await create(empty, named("two"))
         await until(lambda: "two" in s.policies)
         print(f"a server that hangs is away after {noticed:.1f} s, back after {back:.1f} s")
+
+
+async def test_a_coordinator_starts_without_the_server_by_what_the_store_keeps(
+    empty: Api, tmp_path: Path
+) -> None:
+    store = store_of("memory", EtcdAccess())
+    async with scene(empty, store) as s:
+        await create(empty, named("kept"))
+        await until(lambda: "kept" in s.policies)
+        await until_kept(store, "kept")
+    empty.process.kill()
+    began = time.monotonic()
+    async with scene(empty, store) as s:
+        started = time.monotonic() - began
+        assert set(s.policies) == {"kept"} and s.kube.away
+        assert [code for code, _ in s.kube.degraded()] == ["resources_kept"]
+        empty.process.start()
+        await asyncio.to_thread(wait_for, empty, tmp_path)
+        await asyncio.to_thread(_until_served, empty)
+        await create(empty, named("new"))
+        await until(lambda: set(s.policies) == {"kept", "new"}, 10)
+        assert list(s.kube.degraded()) == []
+    empty.process.pause()
+    began = time.monotonic()
+    try:
+        async with scene(empty, store) as s:
+            hung = time.monotonic() - began
+            assert "kept" in s.policies and s.kube.kept_age_s is not None
+    finally:
+        empty.process.resume()
+        await store.close()
+    print(f"started after {started:.1f} s before a dead server, {hung:.1f} s before one that hangs")
+    assert started < 10 and hung < 30
+
+
+async def until_kept(store: Store, name: str) -> None:
+    async def is_kept() -> bool:
+        found = await find(store, ["inference"], time.time())
+        return found.kept is not None and name in [each.name for each in found.kept.objects]
+
+    await until(is_kept, 20)
 
 
 def _until_served(api: Api) -> None:

@@ -3,18 +3,25 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import coordinator.build
+import coordinator.kube.cluster
+import coordinator.kube.custom_resources
 from agent.config import AgentConfig
 from agent.main import run
 from coordinator.kube.api import Api
+from coordinator.kube.kept import SEEN
 from coordinator.kube.settings import Kubernetes
+from coordinator.state.stores.sqlite import SqliteStore
 from tests import simulated
-from tests.gateways import Running, until
+from tests.gateways import Running
 from tests.gateways import coordinator as a_coordinator
-from tests.kube_memory import PODS, SETS, Server, pod
+from tests.kube_memory import PODS, POLICIES, SETS, Server, pod
+from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 
@@ -73,3 +80,59 @@ async def test_the_agent_of_a_pods_node_reads_its_cache(monkeypatch: pytest.Monk
                     return await states(running) == []
 
                 await until(is_gone)
+
+
+NO = {"name": "no", "matches": [{"headers": {"x-team": "b"}}], "reject": {"message": "not you"}}
+POLICY = {"rules": [NO, {"name": "all", "route": {}}]}
+
+
+async def test_a_coordinator_starts_while_the_cluster_is_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = Server()
+    kept: dict[str, Any] = {"kubernetes": CLUSTER, "store": f"sqlite:{tmp_path / 'state.db'}"}
+
+    async def connected(settings: Kubernetes) -> Api:
+        return server
+
+    monkeypatch.setattr(coordinator.build, "connected", connected)
+    monkeypatch.setattr(coordinator.kube.cluster, "CHANGED_S", 0.1)
+    monkeypatch.setattr(coordinator.kube.custom_resources, "KEPT_START_S", 0.1)
+    with simulated.engine() as listening:
+        host, _, port = listening["http"].rpartition(":")
+        server.put(SETS, "s", {"selector": {"app": "vllm"}, "ports": {"http": int(port)}})
+        server.put(PODS, "p", **pod(ip=host, app="vllm"))
+        server.put(POLICIES, "no", POLICY)
+        async with a_coordinator(**kept):
+
+            async def is_kept() -> bool:
+                store = SqliteStore(str(tmp_path / "state.db"))
+                try:
+                    return await store.get(SEEN) is not None
+                finally:
+                    await store.close()
+
+            await until(is_kept)
+        server.away = True
+        async with a_coordinator(**kept) as running, agent(running.grpc, "node-a"):
+
+            async def is_live() -> bool:
+                return await states(running) == [("node-a", True, "live")]
+
+            await until(is_live)  # the agent is known by the pods that are kept
+            state = await running.debug("/readyz")
+            codes = [text.partition(":")[0] for text in state["degraded"]]
+            assert state["ready"] and any("from the store" in text for text in codes), codes
+            metrics = await running.metrics()
+            assert metrics['lineside_degraded{reason="resources_kept"}'] == 1.0
+            assert metrics["lineside_kubernetes_kept_age_seconds"] < 10
+            body = {"prompt": "Hello", "max_tokens": 1, "model": simulated.MODEL}
+            served, *_ = await running.post("/v1/completions", body)
+            guarded, *_ = await running.post("/v1/completions", body, {"x-team": "b"})
+            assert (served, guarded) == (200, 403)
+            server.away = False
+
+            async def is_whole() -> bool:
+                return (await running.debug("/readyz"))["degraded"] == []
+
+            await until(is_whole)
