@@ -3,20 +3,27 @@
 `make test-tokens` installs what it needs and runs it: `CONVERSATIONS` with each, else 5,000.
 """
 
+import contextlib
 import json
 import os
 import random
 import shutil
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from coordinator.canonical import Api
+from coordinator.canonical import Api, Canonical, parse
 from coordinator.engines import Engine, ServedModel
 from coordinator.tokens.content_format import ContentFormat
 from coordinator.tokens.probes import probes
-from coordinator.tokens.tokenizer import Tokenizer
+from coordinator.tokens.rendering import NotRendered
+from coordinator.tokens.reuse import reuse_of
+from coordinator.tokens.tokenizer import Tokenizer, _fast, _few_turns, _slow
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 from tests.conversations import conversations
 from tests.oracle.asking import (
@@ -61,6 +68,7 @@ def test_token_ids_are_the_oracles(name: str, tools: bool, doubtful: bool) -> No
     path = folder(name)
     tokenizer = Tokenizer.load(str(path))
     assert (tokenizer.encoder, bool(tokenizer.doubt)) == ("fastokens", doubtful)
+    assert tokenizer.no_reuse == ""
     parts = tokenizer.template.content_format is ContentFormat.PARTS
     asked = list(conversations(SEED, COUNT, marks(path), tools=tools, parts=parts))
     theirs = by_oracle([as_given(one) for one in asked], str(path))
@@ -72,6 +80,36 @@ def test_token_ids_are_the_oracles(name: str, tools: bool, doubtful: bool) -> No
     print(f"\n{name}: {COUNT} conversations, {dict(seen)}")
     assert seen["different"] == 0
     assert seen["equal"] > 0.98 * COUNT
+    latest = asked[-COUNT // 10 :]
+    assert [by_product(tokenizer, one) for one in latest] == ours[-COUNT // 10 :]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "deepseek_v3", "llama3_1"])
+@pytest.mark.parametrize("encoder", [_fast, _slow])
+def test_turns_that_are_reused_are_the_whole_chats(name: str, encoder: Callable[..., Any]) -> None:
+    """Of growing chats, and of chats that are pieces of each other, with both encoders."""
+    path, rng = folder(name), random.Random(SEED)
+    template = Tokenizer.load(str(path)).template
+    encode, added = encoder(str(path / "tokenizer.json"))
+    if name == "deepseek_v3":  # its normalizer is none, as the product sees
+        added = [msgspec.structs.replace(token, normalized=False) for token in added]
+    whole = partial(encode, special=False)
+    reuse = reuse_of(whole, added, _few_turns(template), limit=2**20)
+    parts = template.content_format is ContentFormat.PARTS
+    texts = []
+    for one in conversations(SEED + 2, COUNT // 5, marks(path), tools=False, parts=parts):
+        canonical = parse(Api.OPENAI_CHAT, {}, json.dumps(one.body).encode())
+        assert isinstance(canonical, Canonical)
+        with contextlib.suppress(NotRendered):
+            texts.append(template.render(canonical))
+    for number, text in enumerate(texts):
+        grown = text + "".join(rng.sample(texts[: number + 1], min(number, rng.randrange(4))))
+        for asked in (text, grown, grown[: rng.randrange(1, len(grown) + 1)]):
+            assert reuse.encode(asked) == whole(asked)
+    counted = reuse.counts()
+    print(f"\n{name}: {len(texts)} chats, {counted}")
+    assert counted.reused_tokens > counted.encoded_tokens / 4
+    assert counted.kept_bytes <= 2**20
 
 
 @pytest.mark.parametrize("name", ["qwen3", "deepseek_v3", "llama3_1"])
