@@ -47,3 +47,14 @@ async def test_authorities_that_are_none_are_told_without_what_they_say(tmp_path
     with pytest.raises(CannotLogIn, match="our own account's files: ") as raised:
         await Mounted("https://h:443", str(ca), None).access()
     assert "hunter2" not in str(raised.value)
+
+
+async def test_a_pod_s_token_that_was_exchanged_is_shown_after_a_refusal(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    login = Mounted("https://h:443", None, str(token))
+    refused = await login.access()
+    assert await login.after_refusal(refused) is None  # nobody exchanged it: asking is no use
+    token.write_text("second\n")
+    renewed = await login.after_refusal(refused)
+    assert renewed is not None and renewed.authorization == "Bearer second"

@@ -15,10 +15,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from coordinator.kube.settings import Kubernetes
+from lineside import logs
 from lineside.nodes import parse
 
 RENEW_S = 60.0
 """Between two looks at a kubeconfig's login. A plugin runs only when its token has run out."""
+
+LOOK_S = 2.0
+"""Between two looks whether a kubeconfig is still the one that was read, and whether one that is
+refused says something else now: who is refused asks often, and each look may run a plugin."""
 
 USUAL = "~/.kube/config"
 
@@ -32,6 +37,9 @@ _TOKEN = re.compile(rb"[!-~]+")
 
 _CLUMSY = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
 """What the client raises of a kubeconfig that lacks something, for want of a look at it."""
+
+
+log = logs.get("coordinator.kube.login")
 
 
 class CannotLogIn(Exception):
@@ -59,6 +67,10 @@ class Login(Protocol):
 
     async def access(self) -> Access:
         """Return what holds now. Raises `CannotLogIn`."""
+        ...
+
+    async def after_refusal(self, refused: Access) -> Access | None:
+        """Look anew, since the server does not know who asked; `None`: nothing has changed."""
         ...
 
 
@@ -97,6 +109,10 @@ class Mounted:
             why = error.strerror.lower() if error.strerror else type(error).__name__
             raise CannotLogIn(f"our own account's files: {why}") from None
 
+    async def after_refusal(self, refused: Access) -> Access | None:
+        """Look anew: between a question and its answer the kubelet may have exchanged the token."""
+        return _unless_same(await self.access(), refused)
+
     def _read(self) -> Access:
         authorization = None
         if self._token_file is not None:
@@ -108,7 +124,11 @@ class Mounted:
 
 
 class Kubeconfig:
-    """What a kubeconfig says; tokens of its plugins and files are made anew when they run out."""
+    """What a kubeconfig says, read again when it changes or the server refuses what it said.
+
+    Tokens of its plugins and files are made anew when they run out. A change that cannot be used
+    leaves what was read before.
+    """
 
     uses_environment = True
 
@@ -119,14 +139,51 @@ class Kubeconfig:
         self._loader: Any = None
         self._tls = _Tls()
         self._access: Access | None = None
-        self._read_at = 0.0
+        self._stamp: object = None
+        self._read_at = self._looked_at = self._refused_at = float("-inf")
+        self._problem = ""
+        self._renewing = asyncio.Lock()
+        """All watches are refused at once: one of them reads, which awaits, the others wait."""
 
     async def access(self) -> Access:
         """Return what holds now. Raises `CannotLogIn`."""
-        if self._access is None or time.monotonic() - self._read_at >= RENEW_S:
-            self._read_at = time.monotonic()  # at once: others go on with what there is
-            self._access = await self._read()
+        now, has_changed = time.monotonic(), False
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now  # at once: others go on with what there is
+            stamp = await asyncio.to_thread(_stamp, self._files)
+            self._stamp, has_changed = stamp, stamp != self._stamp
+        if self._access is None or has_changed or now - self._read_at >= RENEW_S:
+            self._read_at = now
+            await self._renew(anew=has_changed)
+        assert self._access is not None
         return self._access
+
+    async def after_refusal(self, refused: Access) -> Access | None:
+        """Read the file and run its plugin anew, whatever they said of how long it holds."""
+        async with self._renewing:
+            now = time.monotonic()
+            if self._access == refused and now - self._refused_at >= LOOK_S:
+                self._refused_at = self._read_at = now
+                await self._renew(anew=True)
+        return _unless_same(self._access, refused)
+
+    async def _renew(self, *, anew: bool) -> None:
+        """Log in again, from the file if `anew`. What cannot be used leaves the login before."""
+        if anew:
+            self._loader = None
+        try:
+            self._access, self._problem = await self._read(), ""
+        except CannotLogIn as error:
+            self._loader = None
+            if self._access is None:
+                raise
+            if str(error) != self._problem:
+                log.warning("kubeconfig cannot be used", reason=str(error))
+            self._problem = str(error)
+
+    @property
+    def _files(self) -> str:
+        return self._file or os.environ.get("KUBECONFIG") or USUAL
 
     async def _read(self) -> Access:
         # Here, since the import takes 35 MB and a third of a second: for those who need it alone.
@@ -135,7 +192,7 @@ class Kubeconfig:
         said = client.Configuration()
         try:
             if self._loader is None:
-                _check(self._file or os.environ.get("KUBECONFIG") or USUAL)
+                _check(self._files)
                 self._loader = await config.load_kube_config(
                     config_file=self._file,
                     context=self._context,
@@ -184,9 +241,29 @@ class _Tls:
         return self._context
 
 
+def _unless_same(now: Access | None, refused: Access) -> Access | None:
+    return None if now == refused else now
+
+
+def _paths(files: str) -> list[Path]:
+    return [Path(name).expanduser() for name in files.split(os.pathsep) if name]
+
+
+def _stamp(files: str) -> object:
+    """Return what changes when one of the files does."""
+    stamps = []
+    for path in _paths(files):
+        try:
+            found = path.stat()
+        except OSError:
+            continue
+        stamps.append((path, found.st_ino, found.st_mtime_ns, found.st_size))
+    return stamps
+
+
 def _check(files: str) -> None:
     """Raise `OSError` where none is there, or for what is no YAML: the client tells neither."""
-    paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
+    paths = _paths(files)
     if not any(path.exists() for path in paths):
         raise OSError(f"there is no file {files}")
     for path in paths:

@@ -23,7 +23,8 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to reach its API server: as the pod's service account, or as a kubeconfig says. `none`:
     no cluster is read."""
     kubeconfig: FilePath | None = None
-    """File with addresses and logins. `null`: `KUBECONFIG`, else `~/.kube/config`."""
+    """File with addresses and logins, read again when it changes. `null`: `KUBECONFIG`, else
+    `~/.kube/config`."""
     context: Name | None = None
     """The file's context to use. `null`: its current one."""
     namespaces: tuple[Namespace, ...] = ("default",)

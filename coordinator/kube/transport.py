@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from coordinator.kube.api import JSON, Answer, Api, ApiAway, Body, Query, Refused, Untrusted
-from coordinator.kube.login import CannotLogIn, Login, login
+from coordinator.kube.login import Access, CannotLogIn, Login, login
 from coordinator.kube.settings import Kubernetes
 
 ANSWER_S = 20.0
@@ -99,21 +99,30 @@ class KubeApi:
         content_type: str,
         limits: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
+        """Send a request; once more where the login has changed that the server does not know."""
+
+        async def sent(by: Access) -> aiohttp.ClientResponse:
+            headers = {"Accept": JSON, "Content-Type": content_type}
+            if by.authorization is not None:
+                headers["Authorization"] = by.authorization
+            return await self._session.request(
+                method,
+                by.url + path + (f"?{urlencode(query)}" if query else ""),
+                headers=headers,
+                data=msgspec.json.encode(body) if body is not None else None,
+                timeout=limits,
+                ssl=by.tls,
+                server_hostname=by.server_name,
+                proxy=by.proxy,
+                allow_redirects=method == "GET",  # a process behind the proxy may want a slash
+            )
+
         access = await self._by.access()
-        headers = {"Accept": JSON, "Content-Type": content_type}
-        if access.authorization is not None:
-            headers["Authorization"] = access.authorization
-        return await self._session.request(
-            method,
-            access.url + path + (f"?{urlencode(query)}" if query else ""),
-            headers=headers,
-            data=msgspec.json.encode(body) if body is not None else None,
-            timeout=limits,
-            ssl=access.tls,
-            server_hostname=access.server_name,
-            proxy=access.proxy,
-            allow_redirects=method == "GET",  # a process behind the proxy may want a slash
-        )
+        answer = await sent(access)
+        if answer.status == 401 and (renewed := await self._by.after_refusal(access)) is not None:
+            answer.close()
+            answer = await sent(renewed)
+        return answer
 
 
 _SHORT = aiohttp.ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S)

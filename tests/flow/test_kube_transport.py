@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,95 @@ async def test_a_token_that_has_run_out_is_made_anew(
         for _ in range(2):
             await api.ask("GET", "/")
     assert tokens == ["Bearer t2", "Bearer t3"]
+
+
+class Guard:
+    """A server that knows one token, and counts whom it turns away."""
+
+    def __init__(self, token: str) -> None:
+        self.token, self.turned_away = token, 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get("authorization") == f"Bearer {self.token}":
+            return web.Response(text="{}\n", content_type="application/json")
+        self.turned_away += 1
+        return web.json_response({"message": "Unauthorized"}, status=401)
+
+
+async def test_a_kubeconfig_that_changed_is_read_when_its_login_is_refused(tmp_path: Path) -> None:
+    guard = Guard("t0ken")
+    async with served(tmp_path, guard.answer) as api:
+        url = json.loads((tmp_path / "kubeconfig").read_text())["clusters"][0]["cluster"]["server"]
+        assert (await api.ask("GET", "/")).status == 200
+        guard.token = "exchanged"
+        kubeconfig(tmp_path, url, token="exchanged")
+        asked = [api.ask("GET", "/") for _ in range(8)]  # as all watches do when a token ends
+        assert [each.status for each in await asyncio.gather(*asked)] == [200] * 8
+        assert guard.turned_away <= 8
+        guard.token = "nobody's"
+        before = guard.turned_away
+        for _ in range(20):  # a refusal that stays one is no reason to read a file all the time
+            assert (await api.ask("GET", "/")).status == 401
+        assert guard.turned_away == before + 20
+
+
+async def test_a_watch_logs_in_anew_as_well(tmp_path: Path) -> None:
+    guard = Guard("exchanged")
+    async with served(tmp_path, guard.answer, token="t0ken") as api:
+        url = json.loads((tmp_path / "kubeconfig").read_text())["clusters"][0]["cluster"]["server"]
+        kubeconfig(tmp_path, url, token="exchanged")
+        assert await watched(api) == [b"", b"{}"]
+
+
+async def test_a_kubeconfig_that_names_another_server_counts_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login, "LOOK_S", 0.0)
+    file = kubeconfig(tmp_path, "http://127.0.0.1:1")
+    api = await connected(Kubernetes(access="kubeconfig", kubeconfig=file))
+    with pytest.raises(ApiAway):
+        await api.ask("GET", "/")
+    async with served(tmp_path, Guard("t0ken").answer):  # it writes the file anew
+        assert (await api.ask("GET", "/")).status == 200
+    await api.close()
+
+
+@pytest.mark.parametrize(
+    "said", ["", "users: [5]", "{", None], ids=["empty", "odd", "half", "gone"]
+)
+async def test_a_kubeconfig_that_cannot_be_used_leaves_the_login_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None
+) -> None:
+    monkeypatch.setattr(login, "LOOK_S", 0.0)
+    file, guard = tmp_path / "kubeconfig", Guard("t0ken")
+    async with served(tmp_path, guard.answer) as api:
+        whole = file.read_text()
+        assert (await api.ask("GET", "/")).status == 200
+        await asyncio.to_thread(
+            file.unlink if said is None else partial(file.write_text, said or "")
+        )
+        assert (await api.ask("GET", "/")).status == 200
+        guard.token = "other"
+        assert (await api.ask("GET", "/")).status == 401
+        await asyncio.to_thread(file.write_text, whole.replace("t0ken", "other"))
+        assert (await api.ask("GET", "/")).status == 200
+
+
+async def test_a_token_that_was_revoked_is_asked_of_its_plugin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, plugin = tmp_path / "count", tmp_path / "plugin.py"
+    count.write_text("0")
+    api_version = "client.authentication.k8s.io/v1"
+    text = PLUGIN.replace("COUNT", repr(str(count))).replace("API", repr(api_version))
+    plugin.write_text(text.replace("2020", "2999"))
+    command = {"apiVersion": api_version, "command": sys.executable, "args": [str(plugin)]}
+    guard = Guard("t1")
+    async with served(tmp_path, guard.answer, exec=command) as api:
+        assert (await api.ask("GET", "/")).status == 200
+        guard.token = "t2"
+        assert (await api.ask("GET", "/")).status == 200
+    assert count.read_text() == "2"
 
 
 USELESS = {
