@@ -30,6 +30,7 @@ from coordinator.doors.door_http import Door
 from coordinator.doors.envoy.addresses import Addresses
 from coordinator.doors.envoy.doors import EnvoyDoor, EnvoyMetrics
 from coordinator.doors.gateway_doors import DoorMetrics, GatewayDoors, keys_of
+from coordinator.doors.gateway_tls import GatewayTls
 from coordinator.doors.holding import Holding
 from coordinator.doors.listing import Listing
 from coordinator.gpu_views import GpuViews
@@ -140,7 +141,8 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
     core = base.core
     addresses = Addresses(core.cluster, SystemClock())
     stack.callback(addresses.close)
-    others = partial(_others, base.trust, addresses, base.source)
+    tls = GatewayTls(config.gateways)
+    others = partial(_others, base.trust, addresses, base.source, tls)
     readiness = Readiness(
         service=core.service,
         cap=base.cap,
@@ -149,7 +151,7 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
         resources=base.source,
         others=others,
     )
-    doors = await _doors(base, readiness, addresses, stack)
+    doors = await _doors(base, readiness, addresses, tls, stack)
     for metrics in _metrics(base, readiness, doors):
         base.registry.register(metrics)
     return Parts(
@@ -221,7 +223,11 @@ async def _base(config: Config, stack: AsyncExitStack) -> _Base:
 
 
 async def _doors(
-    base: _Base, readiness: Readiness, addresses: Addresses, stack: AsyncExitStack
+    base: _Base,
+    readiness: Readiness,
+    addresses: Addresses,
+    tls: GatewayTls,
+    stack: AsyncExitStack,
 ) -> _Doors:
     config, service, keys = base.config, base.core.service, base.keys
     to_engines = await stack.enter_async_context(dispatch.session(base.credentials))
@@ -230,7 +236,9 @@ async def _doors(
     )
     asides = Asides(to_engines, config.timeouts, keys, service.heavy)
     holding, listing = Holding(base.core.cluster, service.clock, asides), Listing(service)
-    gateways = GatewayDoors(config, service, readiness, keys_of(base.credentials, keys), holding)
+    gateways = GatewayDoors(
+        config, service, readiness, keys_of(base.credentials, keys), holding, tls
+    )
     envoy = EnvoyDoor(
         config=config,
         service=service,
@@ -378,9 +386,11 @@ async def _source(
     return ResourceFolder(Path(config.resources), rules, told)
 
 
-def _others(trust: AgentTrust, addresses: Addresses, source: Source) -> Iterator[tuple[str, str]]:
-    yield from trust.degraded()
-    yield from addresses.degraded()
+def _others(
+    trust: AgentTrust, addresses: Addresses, source: Source, tls: GatewayTls
+) -> Iterator[tuple[str, str]]:
+    for each in (trust, addresses, tls):
+        yield from each.degraded()
     if isinstance(source, KubeCluster):
         yield from source.degraded()
 

@@ -214,6 +214,10 @@ OVERVIEW = (
                         "min by (what) (lineside_agent_certificate_remaining_seconds{$where})",
                         "agents: {{what}}",
                     ),
+                    (
+                        "min by (what) (lineside_gateway_certificate_remaining_seconds{$where})",
+                        "gateways: {{what}}",
+                    ),
                 ),
                 "s",
             ),

@@ -38,6 +38,7 @@ HOMES = {
         "coordinator/doors/envoy/door.py",
         "coordinator/doors/envoy/doors.py",
         "coordinator/doors/gateway_listener.py",
+        "coordinator/doors/gateway_tls.py",
         "coordinator/ingest.py",
         "coordinator/trust/agents.py",
         "coordinator/trust/server_tls.py",

@@ -18,6 +18,7 @@ from coordinator.doors.callers import Callers
 from coordinator.doors.door_grpc import RouterServicer
 from coordinator.doors.door_json import JsonDoor
 from coordinator.doors.gateway_listener import GatewayListener, Registration
+from coordinator.doors.gateway_tls import GatewayTls
 from coordinator.doors.holding import Holding
 from coordinator.doors.query import Keys, Queries
 from coordinator.doors.reports import COUNTED, Reports
@@ -39,6 +40,7 @@ class GatewayDoors:
         readiness: Readiness,
         keys: Keys,
         holding: Holding,
+        tls: GatewayTls,
     ) -> None:
         reports = Reports(service, config.gateways.report_s)
         self.callers = Callers(config.gateways)
@@ -46,6 +48,7 @@ class GatewayDoors:
         self._readiness = readiness
         self._config = config
         self._clock = service.clock
+        self.tls = tls
         self._listener: GatewayListener | None = None
 
     def add_to(self, app: web.Application) -> None:
@@ -58,7 +61,7 @@ class GatewayDoors:
     ) -> AsyncIterator[str]:
         """Answer gateways over gRPC, by the router and by `others`; give the address."""
         self._listener = GatewayListener(
-            self._config.gateways,
+            self.tls,
             RouterServicer(self.queries, self.callers),
             self._config.body_limit_bytes,
             lambda: not self._readiness.reasons(),
@@ -72,6 +75,7 @@ class GatewayDoors:
         if late := self.queries.reports.expire():
             log.warning("decisions without a report", count=late)
         await self.callers.look()
+        await self.tls.look()
         if self._listener is not None:
             await self._listener.health.look()
 
@@ -110,6 +114,12 @@ class DoorMetrics(Collector):
         text = "Calls of gateways that may not ask"
         strangers = self._doors.callers.strangers
         yield CounterMetricFamily("lineside_gateway_strangers", text, value=strangers)
+        text = "For how long certificates of gateways' listener still hold; below 0: they ended"
+        name = "lineside_gateway_certificate_remaining_seconds"
+        left = GaugeMetricFamily(name, text, labels=["what"])
+        for what, seconds in self._doors.tls.remaining():
+            left.add_metric([what], seconds)
+        yield left
 
 
 def keys_of(engines: Credentials, providers: ProviderKeys) -> Keys:

@@ -5,24 +5,17 @@ Health tells gateways whether to ask here: as readiness says, and no more once `
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TypeAlias
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from coordinator.config import Gateways
-from coordinator.doors.certificates import kept, own_names, self_signed
 from coordinator.doors.door_grpc import SERVICE, RouterServicer
+from coordinator.doors.gateway_tls import GatewayTls
 from coordinator.doors.listeners import CLOSE_S
-from coordinator.trust.server_tls import following
-from lineside import logs
-from lineside.certificates import Files, Material
 from lineside.schema import bound, split_address
 from lineside.v1 import router_pb2_grpc as rpc
-
-log = logs.get("coordinator.doors.gateway_listener")
 
 LIVENESS = "liveness"
 HEALTH_NAMES = (
@@ -74,14 +67,14 @@ class GatewayListener:
 
     def __init__(
         self,
-        config: Gateways,
+        tls: GatewayTls,
         router: RouterServicer,
         body_limit_bytes: int,
         ready: Callable[[], bool],
         others: Sequence[Registration] = (),
     ) -> None:
         self.health = Health(ready)
-        self._config = config
+        self._tls = tls
         self._router = router
         self._body_limit = body_limit_bytes
         self._others = others
@@ -100,7 +93,7 @@ class GatewayListener:
         for register in self._others:
             register(server)
         await self.health.look()
-        port = _bind(server, address if host else f"[::]{address}", self._config, host)
+        port = _bind(server, address if host else f"[::]{address}", self._tls, host)
         await server.start()
         try:
             yield f"{address.rpartition(':')[0]}:{port}"
@@ -119,25 +112,11 @@ def _options(body_limit_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
-def _bind(server: grpc.aio.Server, address: str, config: Gateways, host: str) -> int:
+def _bind(server: grpc.aio.Server, address: str, tls: GatewayTls, host: str) -> int:
+    credentials = tls.begun(host)
     try:
-        if config.transport == "plaintext":
+        if credentials is None:
             return server.add_insecure_port(bound(address))
-        return server.add_secure_port(bound(address), _credentials(config, host))
+        return server.add_secure_port(bound(address), credentials)
     except RuntimeError as error:
         raise OSError(f"cannot listen on `{address}` for gateways") from error
-
-
-def _credentials(config: Gateways, host: str) -> grpc.ServerCredentials:
-    wants_client = config.client_ca_file is not None
-    if config.cert_file is None or config.key_file is None:
-        names = own_names(host)
-        folder = config.self_signed_dir
-        made = self_signed(names) if folder is None else kept(Path(folder), names)
-        log.info("serving with a self-signed certificate", kept=folder)
-        if config.client_ca_file is not None:
-            made = Material(made.key, made.chain, Path(config.client_ca_file).read_bytes())
-        return grpc.ssl_server_credentials([(made.key, made.chain)], made.authorities, wants_client)
-    client_ca = Path(config.client_ca_file) if config.client_ca_file else None
-    files = Files(Path(config.cert_file), Path(config.key_file), client_ca)
-    return following(files)

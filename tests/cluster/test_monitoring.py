@@ -59,7 +59,8 @@ FIRES: dict[str, dict[str, str]] = {
         'lineside_build_info{version="0.2.0"}': "1x120",
     },
     "LinesideCertificateEnds": {
-        'lineside_certificate_remaining_seconds{what="tls.cert_file"}': "86400x120"
+        'lineside_certificate_remaining_seconds{what="certificate"}': "8640000x120",
+        'lineside_gateway_certificate_remaining_seconds{what="certificate"}': "86400x120",
     },
     "LinesideClockOff": {'lineside_clock_seconds{instance="c"}': "600+60x120"},
     "LinesideAgentStreamDown": {'lineside_agent_stream_up{coordinator="c"}': "0x120"},
@@ -97,7 +98,8 @@ HEALTHY = {
     'lineside_index_state{state="over"}': "0x120",
     'lineside_index_unclosed_total{instance="c"}': "0x120",
     'lineside_build_info{version="0.1.0"}': "1x120",
-    'lineside_certificate_remaining_seconds{what="tls.cert_file"}': "8640000x120",
+    'lineside_certificate_remaining_seconds{what="certificate"}': "8640000x120",
+    'lineside_gateway_certificate_remaining_seconds{what="certificate"}': "8640000x120",
     'lineside_clock_seconds{instance="c"}': "1+60x120",
     'lineside_agent_stream_up{coordinator="c"}': "1x120",
     'lineside_agent_scrape_missing_series{engine="e"}': "0x120",

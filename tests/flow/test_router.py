@@ -371,6 +371,8 @@ async def test_a_certificate_in_files_is_read_again_when_it_changes(
         async with secure(running, second) as another:
             await stub_of(another).Route(chat(), timeout=5)
         await stub_of(channel).Route(chat(), timeout=5)  # it lives on
+        left = 'lineside_gateway_certificate_remaining_seconds{what="certificate"}'
+        assert (await running.metrics())[left] > 0
 
 
 async def test_a_certificate_says_who_calls(sim: Sim, tmp_path: Path) -> None:
