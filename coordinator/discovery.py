@@ -8,6 +8,7 @@ is merely slow stays in.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -39,6 +40,9 @@ log = logs.get("coordinator.discovery")
 
 PROBE_TIMEOUT_S = 5.0
 """A server that takes longer is busy, which is not away."""
+
+ANSWER_BYTES = 4 * 2**20
+"""Of one page: thousands of adapters. A longer one is not read."""
 
 NOT_ASKED = "not asked yet"
 """Why a server is away that this process has not looked at so far."""
@@ -262,12 +266,12 @@ class Discovery:
         if no_key := await self._credentials.look(spec.url):
             return Away(no_key)
         try:
-            async with self._session.get(f"{base}/v1/models", timeout=_TIMEOUT) as answer:
+            async with self._asked(f"{base}/v1/models") as answer:
                 if answer.status in KEY_REFUSED:
                     return Away(_KEY_REFUSED if spec.api_key_file else _KEY_WANTED)
                 if answer.status != 200:
                     return Away(f"GET /v1/models answers {answer.status}")
-                cards = read_models(await answer.read())
+                cards = read_models(await _read(answer))
             version = await self._get(f"{base}/version", Version)
             sources = await self._get(f"{base}/kv_event_sources", dict[int, Source])
         except aiohttp.ConnectionTimeoutError:
@@ -278,23 +282,43 @@ class Discovery:
             return Away(f"cannot connect: {_words(error.errno)}")
         except aiohttp.ClientError:
             return Away("the connection broke")
+        except _TooLong:
+            return Away(f"it answers more than {ANSWER_BYTES >> 20} MiB")
         except msgspec.MsgspecError:
             return Away("GET /v1/models answers something else than a list of models")
         return found_in(cards, version.version if version else "", sources)
 
+    def _asked(self, url: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self._session.get(url, headers=_PLAIN, timeout=_TIMEOUT, allow_redirects=False)
+
     async def _get(self, url: str, kind: type[T]) -> T | None:
-        async with self._session.get(url, timeout=_TIMEOUT) as answer:
+        async with self._asked(url) as answer:
             if answer.status != 200:
                 return None
             try:
-                return decoded(await answer.read(), kind, strict=False)
+                return decoded(await _read(answer), kind, strict=False)
             except msgspec.MsgspecError:
                 return None
 
 
 _KEY_WANTED = "it wants a key: name its `api_key_file`"
 _KEY_REFUSED = "it does not accept the key in `api_key_file`"
+_PLAIN = {"accept-encoding": "identity"}
 _TIMEOUT = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S, sock_connect=2.0)
+
+
+class _TooLong(Exception):
+    """An answer is beyond the bound."""
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """Return a whole answer. Raises `_TooLong`."""
+    body = bytearray()
+    async for part in answer.content.iter_any():
+        body += part
+        if len(body) > ANSWER_BYTES:
+            raise _TooLong
+    return bytes(body)
 
 
 def _pod(hosting: Hosting | None) -> PodIdent | None:

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from coordinator.config import EngineSpec
 from coordinator.engines import Engine, ServedModel
@@ -22,13 +24,24 @@ DEFAULT_KV_PORT = 5557
 DEFAULT_REPLAY_PORT = 5558
 
 
+MOST_MODELS = 4096
+"""That a server serves, adapters among them. One that names more is not used."""
+
+MOST_RANKS = 4096
+"""Behind one server, from 0; as many as `rank` takes."""
+
+ModelId: TypeAlias = Annotated[str, Meta(max_length=1024)]
+Endpoint: TypeAlias = Annotated[str, Meta(max_length=1024)]
+"""Agents are told of it, in one message with all others of their node."""
+
+
 class Source(msgspec.Struct, frozen=True):
     """What a server says about the KV events of one rank (`/kv_event_sources`)."""
 
     enable_kv_cache_events: bool = True
-    publisher: str | None = None
-    endpoint: str | None = None
-    replay_endpoint: str | None = None
+    publisher: Annotated[str, Meta(max_length=100)] | None = None
+    endpoint: Endpoint | None = None
+    replay_endpoint: Endpoint | None = None
 
     @property
     def publishes(self) -> bool:
@@ -39,9 +52,9 @@ class Source(msgspec.Struct, frozen=True):
 class Card(msgspec.Struct, frozen=True):
     """One entry of `/v1/models`."""
 
-    id: str
-    root: str | None = None
-    parent: str | None = None
+    id: ModelId
+    root: Annotated[str, Meta(max_length=4096)] | None = None
+    parent: ModelId | None = None
     max_model_len: int | None = None
 
 
@@ -52,7 +65,7 @@ class _Models(msgspec.Struct, frozen=True):
 class Version(msgspec.Struct, frozen=True):
     """What `/version` says."""
 
-    version: str = ""
+    version: Annotated[str, Meta(max_length=200)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,10 @@ def found_in(
     cards: Sequence[Card], version: str, sources: dict[int, Source] | None
 ) -> Found | Away:
     """Read a list of models. An adapter names its base model as `parent`."""
+    if len(cards) > MOST_MODELS:
+        return Away(f"it serves {len(cards)} models, and {MOST_MODELS} are taken")
+    if any(not 0 <= rank < MOST_RANKS for rank in sources or ()):
+        return Away(f"it names a data-parallel rank that is not below {MOST_RANKS}")
     bases = [card for card in cards if card.parent is None]
     if not bases:
         return Away("it serves no model")

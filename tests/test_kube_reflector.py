@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -265,6 +266,17 @@ async def test_a_list_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatc
         await clock.advance(1)
         assert names(reflector) == ["b"]
         assert script.asked == ["list", "list on", "list on", "list", "watch 5"]
+
+
+async def test_a_list_beyond_all_bounds_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [listed(found("a", 1), more="on"), listed(found("b", 1))]
+    monkeypatch.setattr(reflecting_module, "MOST_LIST_BYTES", 2**20)
+    huge = replace(pages[1], body=pages[1].body + b" " * 2**20)
+    async with reflecting([pages[0], huge, *pages], [[b"", 60.0]]) as (reflector, script, clock):
+        assert (reflector.away, names(reflector)) == ("a list is larger than 1 MiB", [])
+        await clock.advance(1)
+        assert (reflector.away, names(reflector)) == ("", ["a", "b"])
+        assert script.asked == ["list", "list on", "list", "list on", "watch 5"]
 
 
 async def test_what_is_too_deep_even_when_cut_ends_nothing() -> None:

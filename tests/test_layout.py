@@ -121,3 +121,20 @@ def test_what_calls_itself_pure_is_held_to_it() -> None:
         if re.search(r"\bPure\b", ast.get_docstring(_tree(path)) or "")
     }
     assert {name for name in said if not any(f"{name}.".startswith(f"{h}.") for h in held)} == set()
+
+
+def test_answers_of_others_are_read_to_a_bound() -> None:
+    """An engine, a provider or an API server may send without end: `read()` would take it all."""
+    whole = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in _sources()
+        if path.relative_to(ROOT).parts[0] in ("agent", "coordinator")
+        and "aiohttp" in _imported(path)
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Await)
+        and isinstance(node.value, ast.Call)
+        and isinstance(called := node.value.func, ast.Attribute)
+        and called.attr in ("read", "json", "text")
+        and not ast.unparse(called.value).endswith("request")  # a door's, which has a bound
+    ]
+    assert whole == []

@@ -31,6 +31,9 @@ WATCH_S = 60.0
 """A watch is asked to end after this long and up to half as long again: one that is silent for
 longer is dead. Going on where it was costs the server little."""
 
+MOST_LIST_BYTES = 2**30
+"""Of all pages together, as they are sent: a hundred thousand pods. A longer list is not read."""
+
 IDLE_SLACK_S = 15.0
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 3.0
@@ -119,7 +122,7 @@ class Reflector(Generic[T]):
 
     async def _list(self) -> float:
         objects: list[Object] = []
-        token = ""
+        token, size = "", 0
         for _ in range(MOST_PAGES):
             query = [("limit", str(PAGE)), *([("continue", token)] if token else ())]
             answer = await self._api.ask("GET", self.path, query)
@@ -127,6 +130,8 @@ class Reflector(Generic[T]):
                 raise Gone
             if not answer.is_good:
                 raise Refused(answer)
+            if (size := size + len(answer.body)) > MOST_LIST_BYTES:
+                raise Broken(f"a list is larger than {MOST_LIST_BYTES >> 20} MiB")
             page = _page(answer)
             objects += page.items or ()
             if not (token := page.metadata.more or ""):

@@ -1,7 +1,7 @@
 """Servers that come, go and publish in either direction, over sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 import zmq
 import zmq.asyncio
+from aiohttp import web
 
 from coordinator.cluster import Cluster
 from coordinator.config import EngineSpec
@@ -297,3 +298,93 @@ def found_at(engine: FakeEngine) -> str:
 
 def watched_by(engine: FakeEngine) -> AbstractAsyncContextManager[Watched]:
     return watching(EngineSpec(url=engine.url))
+
+
+# --- servers that say too much ------------------------------------------------------------------
+
+
+def page_of(**said: Any) -> dict[str, web.StreamResponse | Any]:
+    models = {"data": [{"id": "m", "root": "m"}]}
+    return {"models": models, "version": {"version": "0.32.0"}, "sources": {}, **said}
+
+
+@asynccontextmanager
+async def saying(**said: Any) -> AsyncIterator[tuple[str, list[int]]]:
+    """A server whose pages are these; bytes are sent without end. Also how much was sent."""
+    pages, sent = page_of(**said), [0]
+
+    def answering(name: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            page = pages[name]
+            if isinstance(page, web.HTTPException):
+                raise page
+            if not isinstance(page, bytes):
+                return web.json_response(page)
+            response = web.StreamResponse()
+            await response.prepare(request)
+            while sent[0] < 64 * 2**20:
+                await response.write(page)
+                sent[0] += len(page)
+            return response
+
+        return answer
+
+    app = web.Application()
+    app.router.add_get("/v1/models", answering("models"))
+    app.router.add_get("/version", answering("version"))
+    app.router.add_get("/kv_event_sources", answering("sources"))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", sent
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("page", ["models", "version", "sources"])
+async def test_a_page_without_an_end_is_not_read_to_it(page: str) -> None:
+    async with saying(**{page: b"x" * 2**18}) as (url, sent), watching(EngineSpec(url=url)) as w:
+        await until(lambda: w.away() == ["it answers more than 4 MiB"])
+        assert sent[0] < 32 * 2**20  # what was on its way
+
+
+MANY = [{"id": f"m{n}"} for n in range(5000)]
+ODD = "GET /v1/models answers something else than a list of models"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        pytest.param(
+            {"models": {"data": MANY}}, "it serves 5000 models, and 4096 are taken", id="models"
+        ),
+        pytest.param({"models": {"data": [{"id": "m" * 2000}]}}, ODD, id="a name"),
+        pytest.param(
+            {"sources": {"-1": {}}},
+            "it names a data-parallel rank that is not below 4096",
+            id="rank",
+        ),
+        pytest.param(
+            {"sources": {str(2**40): {}}},
+            "it names a data-parallel rank that is not below 4096",
+            id="a rank beyond all",
+        ),
+        pytest.param(
+            {"models": web.HTTPTemporaryRedirect("http://127.0.0.1:1/")},
+            "GET /v1/models answers 307",
+            id="somewhere else",
+        ),
+    ],
+)
+async def test_a_server_that_says_what_none_can_is_away(said: dict[str, Any], why: str) -> None:
+    async with saying(**said) as (url, _), watching(EngineSpec(url=url)) as watched:
+        await until(lambda: watched.away() == [why])
+
+
+async def test_an_address_beyond_all_bounds_is_told_to_no_agent() -> None:
+    said = {"sources": {"0": {"endpoint": "tcp://*:" + "5" * 5000}}}
+    async with saying(**said) as (url, _), watching(EngineSpec(url=url)) as watched:
+        await until(lambda: watched.away() == [""])
+        (found,) = watched.engines()
+        assert len(found.events) < 100
