@@ -2,11 +2,11 @@
 
 import argparse
 import base64
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from cli.authority import Authority, Holder, Pair, Unfit
 from cli.children import CouldNotRun
 from cli.commands import Subcommands
 from cli.parsing import Parser
-from cli.shown import console, table, text
+from cli.shown import console, print_json, table, text
 from lineside import certificates
 from lineside.certificates import Certificate, described, nodes_of
 
@@ -43,6 +43,15 @@ the folder of its own, and nobody the folder `ca`.
 RENEW = """\
 Sign everything in a folder anew, with new keys, by the same authority. Copy the
 files to where they were: processes read them again, without a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What there is in a folder now, and whether it was `made`, `renewed` or `kept`."""
+
+    folder: Path
+    did: str
+    pair: Pair
 
 
 def add_to(commands: Subcommands) -> None:
@@ -96,10 +105,14 @@ def _add_common(command: Parser) -> None:
         "--format",
         choices=("files", "kubernetes"),
         default="files",
-        help="kubernetes: also print the coordinators' Secret",
+        metavar="FORM",
+        help="files, or kubernetes: also print the coordinators' Secret",
     )
     command.add_argument("--namespace", default="lineside", metavar="NAME", help="of that Secret")
     command.add_argument("--secret", default="lineside-agents-tls", metavar="NAME", help="its name")
+    command.add_argument(
+        "--json", action="store_true", help="print JSON: what there is, or that Secret"
+    )
 
 
 def _name(said: str) -> str:
@@ -149,14 +162,18 @@ def _init(arguments: argparse.Namespace) -> int:
     authority = Authority.of(arguments.dir, now)
     names = arguments.coordinator_name or _names(arguments)
     holders = [Holder(names), *(Holder(node=node) for node in arguments.node)]
+    done: list[_Done] = []
     for holder in holders:
+        folder = arguments.dir / holder.folder
         if authority.has(holder):
-            _unchanged(authority.pair(holder), holder, arguments)
-            _say(f"{arguments.dir / holder.folder} is there already")
+            pair = authority.pair(holder)
+            _unchanged(pair, holder, arguments)
+            _say(f"{folder} is there already")
+            done.append(_Done(folder, "kept", pair))
         else:
-            authority.sign(holder, arguments.days, now)
-            _say(f"made {arguments.dir / holder.folder}")
-    return _finished(authority, arguments)
+            done.append(_Done(folder, "made", authority.sign(holder, arguments.days, now)))
+            _say(f"made {folder}")
+    return _finished(authority, done, arguments)
 
 
 def _unchanged(pair: Pair, holder: Holder, arguments: argparse.Namespace) -> None:
@@ -172,10 +189,12 @@ def _renew(arguments: argparse.Namespace) -> int:
         raise CouldNotRun(f"there is no authority in `{arguments.dir}`", "`certs init` makes one")
     now = certificates.now()
     authority = Authority.of(arguments.dir, now)
+    done: list[_Done] = []
     for holder in authority.holders():
-        authority.sign(holder, arguments.days, now)
-        _say(f"renewed {arguments.dir / holder.folder}")
-    return _finished(authority, arguments)
+        folder = arguments.dir / holder.folder
+        done.append(_Done(folder, "renewed", authority.sign(holder, arguments.days, now)))
+        _say(f"renewed {folder}")
+    return _finished(authority, done, arguments)
 
 
 def _names(arguments: argparse.Namespace) -> Sequence[str]:
@@ -185,21 +204,46 @@ def _names(arguments: argparse.Namespace) -> Sequence[str]:
     return (service, f"{service}.cluster.local")
 
 
-def _finished(authority: Authority, arguments: argparse.Namespace) -> int:
+def _finished(authority: Authority, done: Sequence[_Done], arguments: argparse.Namespace) -> int:
     if arguments.format == "kubernetes":
-        pair = authority.pair(Holder())
-        sys.stdout.write(secret(pair, arguments.secret, arguments.namespace))
-    else:
-        _say(f"keep {arguments.dir / 'ca'} apart: who has its key can sign as anybody")
+        made = secret(authority.pair(Holder()), arguments.secret, arguments.namespace)
+        if arguments.json:
+            print_json(made)
+        else:
+            sys.stdout.write(_yaml(made))
+        return 0
+    if arguments.json:
+        now = certificates.now()
+        shown = [
+            {"folder": str(each.folder), "did": each.did}
+            | _to_json(found := each.pair.certificate, found.wrong(now))
+            for each in done
+        ]
+        print_json({"certificates": shown})
+    _say(f"keep {arguments.dir / 'ca'} apart: who has its key can sign as anybody")
     return 0
 
 
-def secret(pair: Pair, name: str, namespace: str) -> str:
-    """Return a Secret as cert-manager writes it, in YAML."""
+def secret(pair: Pair, name: str, namespace: str) -> Mapping[str, Any]:
+    """Return a Secret as cert-manager writes it."""
     parts = {"ca.crt": pair.authority, "tls.crt": pair.chain, "tls.key": pair.key}
-    lines = [f"  {key}: {base64.b64encode(part).decode()}" for key, part in parts.items()]
-    head = ["apiVersion: v1", "kind: Secret", "type: kubernetes.io/tls", "metadata:"]
-    return "\n".join([*head, f"  name: {name}", f"  namespace: {namespace}", "data:", *lines, ""])
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/tls",
+        "metadata": {"name": name, "namespace": namespace},
+        "data": {key: base64.b64encode(part).decode() for key, part in parts.items()},
+    }
+
+
+def _yaml(made: Mapping[str, Any]) -> str:
+    """Write a mapping of words and of mappings of words."""
+    lines = []
+    for name, said in made.items():
+        inner = said if isinstance(said, dict) else {}
+        lines.append(f"{name}:" if inner else f"{name}: {said}")
+        lines += [f"  {key}: {word}" for key, word in inner.items()]
+    return "\n".join([*lines, ""])
 
 
 def _say(line: str) -> None:
@@ -215,8 +259,7 @@ def _show(arguments: argparse.Namespace) -> int:
         raise CouldNotRun(f"`{arguments.file}` holds no certificate in PEM") from None
     now = certificates.now()
     if arguments.json:
-        said = {"certificates": [_to_json(each, each.wrong(now)) for each in found]}
-        sys.stdout.write(json.dumps(said) + "\n")
+        print_json({"certificates": [_to_json(each, each.wrong(now)) for each in found]})
     else:
         shown = table("holder", "for", "signed by", "from", "until", "holds")
         for each in found:

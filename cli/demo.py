@@ -7,7 +7,6 @@ straight to the engines (docs/decisions/006). Times are the client's, cached tok
 import argparse
 import asyncio
 import itertools
-import json
 import random
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from cli import envoy
 from cli.board import Board, Summary, show, show_summary
 from cli.children import Child, CouldNotRun, child
 from cli.commands import Subcommands
+from cli.shown import print_json
 from cli.stack import Stack, running
 from cli.traffic import Sample, chat
 from simulate.workload import Sizes, Turn, Workload
@@ -143,7 +143,7 @@ async def _lineside(
             summary = Summary(direct, routed, await stack.decisions(session))
             show_summary(summary, console)
             if arguments.json:
-                sys.stdout.write(json.dumps(summary.to_json()) + "\n")
+                print_json(summary.to_json())
                 sys.stdout.flush()
             if arguments.keep:
                 await _keep(stack, front, console)

@@ -2,8 +2,6 @@
 
 import argparse
 import asyncio
-import json
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -11,7 +9,7 @@ from cli import kube, processes
 from cli.children import CouldNotRun
 from cli.commands import Subcommands
 from cli.examination import Report, examine, shown
-from cli.shown import console
+from cli.shown import console, print_json
 from cli.up import add_engine_option
 
 DESCRIPTION = """\
@@ -86,7 +84,7 @@ async def _of_cluster(arguments: argparse.Namespace) -> int:
 
 def _print(reports: Sequence[Report], name: str, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps({name: [report.to_json() for report in reports]}) + "\n")
+        print_json({name: [report.to_json() for report in reports]})
     else:
         console().print(shown(reports), soft_wrap=True)
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from cli.shown import moment, number, seconds, table, text
+from cli.shown import Fitting, moment, number, seconds, table, text
 
 Json: TypeAlias = Mapping[str, Any]
 
@@ -110,9 +109,11 @@ def _verdict(record: Json) -> str:
     )
 
 
-def _candidates(record: Json, candidates: list[Json]) -> Table:
-    numbers = ("overlap", "uncached", "in flight", "wait", "own", "TTFT", "cost", "ages")
-    rows = table("", "engine", *numbers, "cache", right=",".join(numbers))
+def _candidates(record: Json, candidates: list[Json]) -> Fitting:
+    numbers = ("overlap", "uncached", "in flight", "wait", "own", "TTFT", "cost")
+    right = ",".join((*numbers, "ages"))
+    wide = table("", "engine", *numbers, "ages", "cache", right=right)
+    narrow = table("", "engine, cache, ages", *numbers, right=right)
     chosen = (record.get("decision") or {}).get("id")
     for candidate in candidates:
         dropped = bool(candidate.get("dropped_by"))
@@ -124,14 +125,13 @@ def _candidates(record: Json, candidates: list[Json]) -> Table:
             *(seconds(candidate.get(f"{part}_s")) for part in ("wait", "own", "predicted_ttft")),
             seconds(candidate.get("cost")),
         )
-        rows.add_row(
-            ">" if candidate["id"] == chosen else "x" if dropped else "",
-            text(candidate["id"]),
-            *(("-",) * len(measured) if dropped else measured),
-            f"{seconds(ages.get('cache_s'))} / {seconds(ages.get('load_s'))}",
-            text(candidate.get("cache_state")),
-        )
-    return rows
+        mark = ">" if candidate["id"] == chosen else "x" if dropped else ""
+        name, cache = text(candidate["id"]), text(candidate.get("cache_state"))
+        shown = ("-",) * len(measured) if dropped else measured
+        age = f"{seconds(ages.get('cache_s'))} / {seconds(ages.get('load_s'))}"
+        wide.add_row(mark, name, *shown, age, cache)
+        narrow.add_row(mark, f"{name}\n{cache}, {age}", *shown)
+    return Fitting(wide, narrow)
 
 
 def _overlap(indexed: Any, holder: Json) -> str:

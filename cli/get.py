@@ -2,8 +2,6 @@
 
 import argparse
 import asyncio
-import json
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -19,13 +17,14 @@ from cli.children import CouldNotRun
 from cli.commands import Subcommands
 from cli.explain import explained
 from cli.shown import (
-    NARROW,
+    Fitting,
     console,
     count,
     moment,
     number,
     pair,
     percent,
+    print_json,
     printable,
     seconds,
     short,
@@ -102,10 +101,10 @@ async def _engines(arguments: argparse.Namespace) -> int:
     whom = admin.listener(arguments)
     engines = await ask(whom, "/debug/engines", list)
     if arguments.json:
-        _print_json(engines)
+        print_json(engines)
         while arguments.watch:
             await asyncio.sleep(WATCH_S)
-            _print_json(await ask(whom, "/debug/engines", list))
+            print_json(await ask(whom, "/debug/engines", list))
     elif arguments.watch:
         await _watch(whom, engines)
     else:
@@ -118,7 +117,7 @@ async def _watch(whom: Listener, engines: list[Mapping[str, Any]]) -> None:
     here, shown = console(), engines_shown(engines)
     live = Live(shown, console=here, auto_refresh=False) if here.is_terminal else None
     with live or nullcontext():
-        while True:
+        while not here.quiet:  # as it is once nobody reads it any more
             if live is None:
                 here.print(shown)
             else:
@@ -132,35 +131,38 @@ async def _watch(whom: Listener, engines: list[Mapping[str, Any]]) -> None:
 
 def engines_shown(engines: Iterable[Mapping[str, Any]]) -> Group:
     """Return the table of engines, and below it what is wrong with each."""
-    numbers = ("blocks", "worth", "queue", "in flight", "wait", "full", "ages")
-    rows = table("engine", "model", "cache", *numbers, right=",".join(numbers), whole="engine")
+    numbers = ("queue", "in flight", "wait", "full")
+    right = ",".join(more := ("blocks", "worth", *numbers, "ages"))
+    wide = table("engine", "model", "cache", *more, right=right, whole="engine")
+    narrow = table("engine, model", "cache, ages", "blocks", *numbers, right=right)
     notes = []
     for engine in engines:
-        rows.add_row(
-            text(engine["id"]),
-            short(engine.get("model")),
-            _state(engine),
-            count(engine.get("blocks")),
-            count(engine.get("cache_worth_tokens")),
+        name, model, cache = text(engine["id"]), short(engine.get("model")), _state(engine)
+        blocks = count(engine.get("blocks"))
+        measured = (
             f"{number(engine.get('waiting'))} + {number(engine.get('running'))}",
             number(engine.get("inflight")),
             seconds(engine.get("wait_s")),
             percent(engine.get("saturation")),
-            pair(engine.get("age_s"), engine.get("load_age_s")),
         )
+        worth = count(engine.get("cache_worth_tokens"))
+        ages = pair(engine.get("age_s"), engine.get("load_age_s"))
+        wide.add_row(name, model, cache, blocks, worth, *measured, ages)
+        narrow.add_row(f"{name}\n{model}", f"{cache}\n{ages}", blocks, *measured)
         if engine.get("reason"):
             notes.append(Text(f"{text(engine['id'])}: {text(engine['reason'])}"))
         if (engine.get("audit") or {}).get("unreported", 0) >= UNREPORTED:
             notes.append(Text(f"{text(engine['id'])}: {NO_DETAILS}"))
         if missing := engine.get("missing_metrics"):
             notes.append(Text(f"{text(engine['id'])}: metrics missing: {text(', '.join(missing))}"))
-    if not rows.row_count:
+    if not wide.row_count:
         return Group(Text("the coordinator has no engines"))
     said = (
-        "queue: waiting + running, by its own word; in flight: by ours; ages: of cache and load\n"
-        "worth: cached tokens that requests read lately; full: KV cache, or share that waits"
+        "queue: waiting + running, by its own word; in flight: by ours\n"
+        "ages: of what is known of its cache and of its load\n"
+        "full: KV cache, or share that waits; worth: cached tokens that were read lately"
     )
-    return Group(rows, Text(said, style="dim"), *notes)
+    return Group(Fitting(wide, narrow), Text(said, style="dim"), *notes)
 
 
 def _state(engine: Mapping[str, Any]) -> str:
@@ -175,7 +177,7 @@ def _state(engine: Mapping[str, Any]) -> str:
 async def _policies(arguments: argparse.Namespace) -> int:
     said = await ask(admin.listener(arguments), "/debug/policies", dict)
     if arguments.json:
-        _print_json(said)
+        print_json(said)
     else:
         console().print(policies_shown(said))
     return 0
@@ -198,7 +200,8 @@ def policies_shown(said: Mapping[str, Any]) -> Group:
         notes.append("the last edit was rejected; the set before it is in force")
     notes += [_finding(finding) for finding in said.get("findings") or ()]
     table_or_word = rows if rows.row_count else Text("no policy is in force: the default rule is")
-    return Group(table_or_word, *(Text(note) for note in notes))
+    # A terminal folds what is too long for it; a place in a file stays one word.
+    return Group(table_or_word, *(Text(note, no_wrap=True, overflow="ignore") for note in notes))
 
 
 def _of_cluster(said: Mapping[str, Any], cluster: Mapping[str, Any]) -> Iterable[str]:
@@ -224,7 +227,7 @@ async def _decisions(arguments: argparse.Namespace) -> int:
     if arguments.id is not None:
         record = await ask(whom, f"/debug/decisions/{quote(arguments.id, safe='')}", dict)
         if arguments.json:
-            _print_json(record)
+            print_json(record)
         else:
             console().print(explained(record))
         return 0
@@ -235,22 +238,20 @@ async def _decisions(arguments: argparse.Namespace) -> int:
             query[name] = said
     records = await ask(whom, "/debug/decisions", list, query)
     if arguments.json:
-        _print_json(records)
+        print_json(records)
     else:
-        here = console()
-        shown = decisions_shown(records, here.width < NARROW)
-        here.print(shown if records else "no decision matches")
+        console().print(decisions_shown(records) if records else "no decision matches")
     return 0
 
 
-def decisions_shown(records: Iterable[Mapping[str, Any]], narrow: bool = False) -> Group:
-    """Return the table of decisions. `narrow`: what a request is about is one column."""
+def decisions_shown(records: Iterable[Mapping[str, Any]]) -> Group:
+    """Return the table of decisions."""
     numbers = ("prompt", "cached", "TTFT")
     records = list(records)
     governed = any(record.get("policy") not in (None, DEFAULT) for record in records)
     about = ("model", *(("rule",) if governed else ()), "backend")
-    columns = ("id", "UTC", *((", ".join(about),) if narrow else about), *numbers, "end")
-    rows = table(*columns, right=",".join(numbers), whole="id,UTC")
+    wide = table("id", "UTC", *about, *numbers, "end", right=",".join(numbers), whole="id,UTC")
+    narrow = table("id, UTC", ", ".join(about), *numbers, "end", right=",".join(numbers))
     for record in records:
         outcome, refusal = record.get("outcome") or {}, record.get("refusal")
         end = text(outcome.get("end") or "in flight")
@@ -259,16 +260,16 @@ def decisions_shown(records: Iterable[Mapping[str, Any]], narrow: bool = False) 
             *((_rule(record),) if governed else ()),
             text((record.get("decision") or {}).get("id")),
         )
-        rows.add_row(
-            text(record["id"]),
-            moment(record.get("at"))[5:],  # without the year: only the latest are kept
-            *(("\n".join(said),) if narrow else said),
+        at = moment(record.get("at"))[5:]  # without the year: only the latest are kept
+        measured = (
             count(record.get("prompt_tokens")),
             _counts(outcome.get("predicted_cached_tokens"), outcome.get("cached_tokens")),
             pair(outcome.get("predicted_ttft_s"), outcome.get("ttft_s")),
             f"{refusal['status']} {text(refusal['reason'])}" if refusal else end,
         )
-    return Group(rows, Text(LEGEND, style="dim"))
+        wide.add_row(text(record["id"]), at, *said, *measured)
+        narrow.add_row(f"{text(record['id'])}\n{at}", "\n".join(said), *measured)
+    return Group(Fitting(wide, narrow), Text(LEGEND, style="dim"))
 
 
 def _counts(predicted: float | None, actual: float | None) -> str:
@@ -279,8 +280,3 @@ def _rule(record: Mapping[str, Any]) -> str:
     """Return the policy, without its namespace, and the rule."""
     policy, rule = text(record.get("policy")), text(record.get("rule"))
     return policy if policy in (DEFAULT, text(None)) else f"{policy.rpartition('/')[2]}/{rule}"
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()

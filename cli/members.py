@@ -2,8 +2,6 @@
 
 import argparse
 import asyncio
-import json
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +11,9 @@ from rich.text import Text
 
 from cli import admin
 from cli.commands import Subcommands
-from cli.shown import console, moment, number, seconds, table, text
+from cli.shown import Fitting, console, moment, number, print_json, seconds, table, text
+
+LISTENERS = ("http", "grpc", "admin")
 
 
 def add_to(things: Subcommands) -> None:
@@ -30,7 +30,7 @@ def add_to(things: Subcommands) -> None:
 async def _members(arguments: argparse.Namespace) -> int:
     said = await admin.ask(admin.listener(arguments), "/debug/members", dict)
     if arguments.json:
-        sys.stdout.write(json.dumps(said) + "\n")
+        print_json(said)
     else:
         console().print(members_shown(said, time.time()))
     return 0
@@ -39,18 +39,18 @@ async def _members(arguments: argparse.Namespace) -> int:
 def members_shown(said: Mapping[str, Any], now: float) -> Group:
     """Return the tables of coordinators and of agents."""
     parts: list[Any] = []
-    coordinators = table("coordinator", "release", "up since (UTC)", "up", "http", "grpc", "admin")
+    wide = table("coordinator", "release", "up since (UTC)", "up", *LISTENERS)
+    narrow = table("coordinator", "release", "up since (UTC)", "listens")
     for each in said["coordinators"]:
-        mark = " (this one)" if each["id"] == said["me"] else ""
-        listening = each["listening"]
-        coordinators.add_row(
-            text(each["id"]) + mark,
-            text(each["version"]),
-            moment(each["since"]),
-            seconds(max(0.0, now - each["since"])),
-            *(text(listening.get(name)) for name in ("http", "grpc", "admin")),
-        )
-    parts.append(coordinators if coordinators.row_count else Text("no coordinator is known"))
+        name = text(each["id"]) + (" (this one)" if each["id"] == said["me"] else "")
+        release, since = text(each["version"]), moment(each["since"])
+        up = seconds(max(0.0, now - each["since"]))
+        listening = [text(each["listening"].get(door)) for door in LISTENERS]
+        wide.add_row(name, release, since, up, *listening)
+        doors = (f"{door:5} {at}" for door, at in zip(LISTENERS, listening, strict=True))
+        narrow.add_row(name, release, f"{since}\n({up})", "\n".join(doors))
+    shown = Fitting(wide, narrow)
+    parts.append(shown if wide.row_count else Text("no coordinator is known"))
     agents = table("agent of node", "connected to", "misses")
     for each in said["agents"]:
         agents.add_row(

@@ -1,6 +1,7 @@
 """How the command line is read: help of one screen, errors of one line with the nearest word."""
 
 import argparse
+import itertools
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -10,6 +11,9 @@ from lineside.findings import did_you_mean
 
 WIDTH = 80
 """Help looks the same everywhere: docs/cli.md holds it."""
+
+NEAR = 0.65
+"""How near a word must be to be meant: `usage` is not meant for `agent`."""
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -77,16 +81,32 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         """Parse; what is not known is this command's error, not its parent's."""
-        found, unknown = super().parse_known_args(args, namespace)
+        words = list(sys.argv[1:] if args is None else args)
+        if not self._commands and not {"-h", "--help", "--help-all"} & {*words}:
+            # Before what is missing: a misspelt option is both, and its name is what helps.
+            self._refuse_unknown(words)
+        found, unknown = super().parse_known_args(words, namespace)
         if unknown:
-            word, known = unknown[0].partition("=")[0], self._options()
+            word = unknown[0].partition("=")[0]
             if word.startswith("-"):
-                self.error(_hinted(f"there is no option `{word}`", word, known))
+                self._refuse(word)
             self.error(f"`{word}` is one word too many")
         return found, unknown
 
-    def _options(self) -> list[str]:
-        return [name for action in self._mine for name in action.option_strings]
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        """Name the first word that looks like an option and is none."""
+        for each in itertools.takewhile(lambda word: word != "--", words):
+            word = each.partition("=")[0]
+            if (
+                word.startswith("--")
+                and " " not in word
+                and word not in self._option_string_actions
+            ):
+                self._refuse(word)
+
+    def _refuse(self, option: str) -> NoReturn:
+        known = list(self._option_string_actions)
+        self.error(_hinted(f"there is no option `{option}`", option, known))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Name the nearest where a command or a choice is unknown."""
@@ -116,4 +136,4 @@ class _HelpAll(argparse.Action):
 def _hinted(message: str, word: str, known: Collection[str]) -> str:
     listed = ", ".join(f"`{each}`" for each in known)
     known_few = f"there are {listed}" if len(known) <= LISTED else "see --help"
-    return f"{message}; {did_you_mean(word, known) or known_few}"
+    return f"{message}; {did_you_mean(word, known, NEAR) or known_few}"

@@ -6,6 +6,7 @@ import sys
 
 from cli import policy_diff, policy_explain, policy_lint, policy_prove, policy_rollback, policy_test
 from cli.commands import Subcommands
+from cli.shown import print_json
 from policies.schema import json_schema
 
 DESCRIPTION = """\
@@ -34,9 +35,13 @@ def add_to(commands: Subcommands) -> None:
         help="the JSON Schema of all kinds, for editors",
         description="Print the JSON Schema of policies and the other kinds, for editors.",
     )
+    schema.add_argument("--json", action="store_true", help="on one line")
     schema.set_defaults(run=_schema)
 
 
-def _schema(_: argparse.Namespace) -> int:
-    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+def _schema(arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        print_json(json_schema())
+    else:
+        sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
     return 0

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from cli.children import CouldNotRun
 from cli.commands import Subcommands
-from cli.resources import CLEAN, FINDINGS, Given, given, print_json, tell
-from cli.shown import console, table, text
+from cli.resources import CLEAN, FINDINGS, Given, given, tell
+from cli.shown import console, print_json, table, text
 from lineside.findings import Finding, Place
 from policies.recorded import Outcome, Recorded, Replay
 
@@ -21,7 +21,7 @@ DESCRIPTION = """\
 Decide recorded requests once with the policies in A and once with those in B,
 and say where the two differ. A and B are files or folders.
 
-DECISIONS is what `lineside get decisions --json` prints, or one record a line.
+--decisions names what `lineside get decisions --json` prints, or JSON lines.
 A record has no headers and no pools' saturation: rules that match on those are
 not met.
 

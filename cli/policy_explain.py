@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.commands import Subcommands
-from cli.resources import CLEAN, FINDINGS, Given, add_files, given, one, print_json, tell
-from cli.shown import console, number, percent, seconds, table, text
+from cli.resources import CLEAN, FINDINGS, Given, add_files, given, one, tell
+from cli.shown import console, number, percent, print_json, seconds, table, text
 from lineside.findings import Finding, Place
 from policies.cases import RequestSpec, TagState, read_request, read_state
 from policies.model import Measure

@@ -3,7 +3,8 @@
 import argparse
 
 from cli.commands import Subcommands
-from cli.resources import CLEAN, FINDINGS, Given, add_files, given, in_order, print_json
+from cli.resources import CLEAN, FINDINGS, Given, add_files, given, in_order
+from cli.shown import print_json
 from lineside.findings import Finding
 from policies.lint import lint
 from policies.state import offline_inventory

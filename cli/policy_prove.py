@@ -5,7 +5,8 @@ import json
 from typing import Any
 
 from cli.commands import Subcommands
-from cli.resources import CLEAN, FINDINGS, add_files, given, print_json, tell
+from cli.resources import CLEAN, FINDINGS, add_files, given, tell
+from cli.shown import print_json
 from policies.checks.proofs import Malformed, parse_never
 from policies.confirm import Reached
 from policies.facts import RequestFacts, Target

@@ -2,12 +2,10 @@
 
 import argparse
 import asyncio
-import json
-import sys
 
 from cli import admin
 from cli.commands import Subcommands
-from cli.shown import console
+from cli.shown import console, print_json
 
 DESCRIPTION = """\
 Put the set of policies, pools and providers into force that was there before
@@ -30,7 +28,7 @@ def _rollback(arguments: argparse.Namespace) -> int:
     asked = admin.ask(admin.listener(arguments), "/debug/policies/rollback", dict, body=b"{}")
     shown = asyncio.run(asked)
     if arguments.json:
-        sys.stdout.write(json.dumps(shown) + "\n")
+        print_json(shown)
         return 0
     names = [policy["name"] for policy in shown["policies"]] or ["no policies"]
     console().print(f"revision {shown['revision']} is in force: {', '.join(names)}")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.commands import Subcommands
-from cli.resources import CLEAN, FINDINGS, Given, add_files, given, in_order, print_json, tell
+from cli.resources import CLEAN, FINDINGS, Given, add_files, given, in_order, tell
+from cli.shown import print_json
 from lineside.findings import Finding, Place
 from policies.cases import Suite
 from policies.judge import Judged, judge, strangers

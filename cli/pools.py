@@ -2,8 +2,6 @@
 
 import argparse
 import asyncio
-import json
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,7 +10,7 @@ from rich.text import Text
 
 from cli import admin
 from cli.commands import Subcommands
-from cli.shown import console, number, table, text
+from cli.shown import console, number, print_json, table, text
 
 
 def add_to(things: Subcommands) -> None:
@@ -29,7 +27,7 @@ def add_to(things: Subcommands) -> None:
 async def _pools(arguments: argparse.Namespace) -> int:
     said = await admin.ask(admin.listener(arguments), "/debug/pools", list)
     if arguments.json:
-        sys.stdout.write(json.dumps(said) + "\n")
+        print_json(said)
     else:
         console().print(pools_shown(said))
     return 0

@@ -8,7 +8,7 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from cli.commands import Subcommands
 from cli.parsing import Parser
 from cli.replay_input import Traffic, read
 from cli.replay_plot import Line, svg
-from cli.resources import given, print_json, tell
-from cli.shown import console, table, text
+from cli.resources import given, tell
+from cli.shown import Fitting, console, print_json, table, text
 from cli.strategies import ALL, STRATEGIES, WITHOUT, Named, lineside
 from cli.virtual_router import ManyModels, Paired, VirtualRouter
 from coordinator.rules import Resources
@@ -328,24 +328,16 @@ def _show(asked: Asked, runs: Mapping[str, Run], named: Mapping[str, Named]) -> 
     out = console()
     load = f", {asked.load:g} of capacity" if asked.load else ""
     out.print(f"{len(asked.requests)} requests, {asked.engines} engines, {asked.rate:.2f}/s{load}")
-    rows = table(*_COLUMNS, right=",".join(_COLUMNS[1:]), whole="strategy")
+    wide = table(*_COLUMNS, right=",".join(_COLUMNS[1:]), whole="strategy")
+    few = [each.replace("/oracle", "/\noracle") for each in _COLUMNS if each not in _IF_ROOM]
+    narrow = table(*few, right=",".join(few[1:]), whole="strategy")
     told = table("strategy", "what it is", whole="strategy")
     for name, run in runs.items():
-        figures, shown = run.figures, _figures_json(run, runs)
-        rows.add_row(
-            name,
-            _seconds(figures.mean_s),
-            _seconds(figures.p50_s),
-            _seconds(figures.p95_s),
-            _decimal(figures.good, 3),
-            _decimal(figures.goodput, 2),
-            _decimal(figures.hit_rate, 3),
-            _decimal(figures.spread, 2),
-            _decimal(shown.get("mean_to_oracle"), 2),
-            _decimal(shown.get("p50_to_oracle"), 2),
-        )
+        row = dict(zip(_COLUMNS, (name, *_row(run, runs)), strict=True))
+        wide.add_row(*row.values())
+        narrow.add_row(*(said for column, said in row.items() if column not in _IF_ROOM))
         told.add_row(name, text(named[name].what))
-    out.print(rows, "", told, sep="\n")
+    out.print(Fitting(wide, narrow), "", told, sep="\n")
     for name, run in runs.items():
         _show_router(out.print, name, run)
     if "policy_b" in runs:
@@ -356,6 +348,20 @@ _COLUMNS = (
     *("strategy", "mean", "p50", "p95", "good", "good/s", "hits", "spread"),
     *("mean/oracle", "p50/oracle"),
 )
+
+_IF_ROOM = ("good/s", "spread")
+
+
+def _row(run: Run, runs: Mapping[str, Run]) -> Iterator[str]:
+    """Yield what all columns but the first say."""
+    figures, shown = run.figures, _figures_json(run, runs)
+    yield from map(_seconds, (figures.mean_s, figures.p50_s, figures.p95_s))
+    yield _decimal(figures.good, 3)
+    yield _decimal(figures.goodput, 2)
+    yield _decimal(figures.hit_rate, 3)
+    yield _decimal(figures.spread, 2)
+    yield _decimal(shown.get("mean_to_oracle"), 2)
+    yield _decimal(shown.get("p50_to_oracle"), 2)
 
 
 def _show_router(say: Callable[[str], None], name: str, run: Run) -> None:

@@ -1,13 +1,11 @@
 """What the commands of `lineside policy` share: files to resources, and how findings are told."""
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cli.children import CouldNotRun
 from cli.parsing import Parser
+from cli.shown import print_json
 from lineside.findings import Finding
 from policies import files
 from policies.cases import Suite, tools_in
@@ -87,8 +85,3 @@ def tell(findings: Sequence[Finding], as_json: bool) -> int:
         for each in findings:
             print(each)
     return FINDINGS
-
-
-def print_json(value: Any) -> None:
-    """Print one line of JSON."""
-    sys.stdout.write(json.dumps(value) + "\n")

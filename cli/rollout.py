@@ -15,8 +15,8 @@ from cli.admin import Refused
 from cli.children import CouldNotRun
 from cli.commands import Subcommands
 from cli.policy_lint import linted
-from cli.resources import FINDINGS, given, print_json, tell
-from cli.shown import console, moment, number, table, text
+from cli.resources import FINDINGS, given, tell
+from cli.shown import console, moment, number, print_json, table, text
 from cli.store import AWAY_HELP, add_store, told
 from coordinator.state import applied
 from coordinator.state.applied import Applied, NoSuchSet, Overtaken, TooLarge, Unsure

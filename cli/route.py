@@ -13,7 +13,7 @@ from cli.children import CouldNotRun
 from cli.commands import Subcommands
 from cli.explain import explained
 from cli.gateway import Coordinator, route, told
-from cli.shown import console
+from cli.shown import console, print_json
 from lineside.findings import Finding, Place, did_you_mean
 
 CHAT = "/v1/chat/completions"
@@ -76,7 +76,7 @@ def _route(arguments: argparse.Namespace) -> int:
     body = json.dumps(request).encode()
     record = asyncio.run(admin.ask(admin.listener(arguments), "/debug/route", dict, body=body))
     if arguments.json:
-        sys.stdout.write(json.dumps(record) + "\n")
+        print_json(record)
     else:
         console().print(explained(record))
     return 1 if record.get("refusal") else 0

@@ -1,20 +1,28 @@
-"""Values and tables for people. A missing measurement is a dash; zero is a measurement.
+"""Values and tables for people; one line of JSON for machines.
 
-Names come from clients and engines: what a terminal would take as a command is replaced.
+A missing measurement is a dash; zero is a measurement. Names come from clients and engines: what a
+terminal would take as a command is replaced.
 """
 
+import json
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 
-PIPED_WIDTH = 160
+PIPED_WIDTH = 1000
 """Where there is no terminal, lines are not folded to one."""
 
-NARROW = 120
-"""In fewer columns tables with much in them put some of it below each other."""
+GAP = 1 + 1
+"""Between columns: a table's padding, left and right."""
+
+FOLDED_CHARS = 12
+"""Of a folded column: narrower ones nobody can read. What is too wide then the terminal folds."""
 
 NAME_CHARS = 24
 """Of a model's name in a table with much else."""
@@ -28,6 +36,36 @@ class Out(Console):
     def on_broken_pipe(self) -> None:
         self.quiet = True
 
+    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        """Print; nothing is left out of what is wider than the terminal."""
+        super().print(*objects, crop=crop, **options)
+
+
+class Readable(Table):
+    """A table whose columns are never folded to a few letters."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        least = 0
+        for column in self.columns:
+            cells = (column.header, *column.cells)
+            longest = max(cell_len(line) for cell in cells for line in str(cell).split("\n"))
+            column.min_width = longest if column.no_wrap else min(longest, FOLDED_CHARS)
+            least += column.min_width + GAP
+        room = max(least - GAP, options.max_width)
+        yield from super().__rich_console__(console, options.update(max_width=room))
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The first of two forms where there is room for it, else the second."""
+
+    wide: Table
+    narrow: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = Measurement.get(console, options.update(max_width=PIPED_WIDTH), self.wide).maximum
+        yield self.wide if needed <= options.max_width else self.narrow
+
 
 def console() -> Console:
     """Return where tables go: standard output, without markup."""
@@ -40,7 +78,7 @@ def table(*columns: str, right: str = "", whole: str = "") -> Table:
 
     Others are folded where the table would be wider than what it is shown on.
     """
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    made = Readable(box=None, pad_edge=False, header_style="bold")
     numbers, unfolded = (list(filter(None, names.split(","))) for names in (right, whole))
     for name in columns:
         if name in numbers or name in unfolded:
@@ -107,3 +145,9 @@ def percent(value: float | None) -> str:
 def moment(unix: float | None) -> str:
     """Return a time, in UTC."""
     return "-" if unix is None else f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def print_json(value: Any) -> None:
+    """Print one line of JSON, at once."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import secrets
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +17,7 @@ from cli.admin import Refused
 from cli.children import CouldNotRun
 from cli.commands import Subcommands
 from cli.parsing import Parser
-from cli.shown import console, number, seconds, table, text
+from cli.shown import console, number, print_json, seconds, table, text
 from coordinator.config import Config
 from coordinator.state import copies
 from coordinator.state.copies import BadCopy, Conflict
@@ -76,6 +75,7 @@ Exit codes: 0 all of it works, 1 something does not, 3 it cannot be reached.""",
     )
     add_store(export)
     export.add_argument("--to", required=True, type=Path, metavar="FILE", help="a new file")
+    export.add_argument("--json", action="store_true", help="print one JSON object")
     export.set_defaults(run=lambda arguments: asyncio.run(told(_export, arguments)))
     import_ = does.add_parser(
         "import",
@@ -87,6 +87,7 @@ Exit codes: 0 all of it works, 1 something does not, 3 it cannot be reached.""",
     import_.add_argument(
         "--replace", action="store_true", help="also keys that have another value there"
     )
+    import_.add_argument("--json", action="store_true", help="print one JSON object")
     import_.set_defaults(
         must_exist=False, run=lambda arguments: asyncio.run(told(_import, arguments))
     )
@@ -164,7 +165,7 @@ async def _check(store: Store, arguments: argparse.Namespace) -> int:
         "secret": None if secret is None else hashlib.sha256(secret.value).hexdigest()[:12],
     }
     if arguments.json:
-        sys.stdout.write(json.dumps(said) + "\n")
+        print_json(said)
     else:
         _print(said)
     return 0 if secret is not None else 1
@@ -226,7 +227,11 @@ async def _export(store: Store, arguments: argparse.Namespace) -> int:
     except OSError as error:
         why = (error.strerror or "no reason").lower()
         raise CouldNotRun(f"{arguments.to}: cannot be written: {why}") from None
-    console().print(f"{len(copy.values)} keys of revision {copy.revision} are in {arguments.to}")
+    said = {"keys": len(copy.values), "revision": copy.revision, "file": str(arguments.to)}
+    if arguments.json:
+        print_json(said)
+    else:
+        console().print("{keys} keys of revision {revision} are in {file}".format(**said))
     return 0
 
 
@@ -244,5 +249,8 @@ async def _import(store: Store, arguments: argparse.Namespace) -> int:
     except Conflict as error:
         help = "--replace writes over them; coordinators must not run meanwhile"
         raise Refused(f"keys have other values there: {error}", help) from None
-    console().print(f"{changed} of {len(copy.values)} keys were written")
+    if arguments.json:
+        print_json({"written": changed, "keys": len(copy.values)})
+    else:
+        console().print(f"{changed} of {len(copy.values)} keys were written")
     return 0

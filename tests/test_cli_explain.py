@@ -4,12 +4,13 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from cli.explain import explained
 from cli.get import decisions_shown, engines_shown, policies_shown
+from cli.members import members_shown
 from cli.route import Unreadable, asked
-from cli.shown import TEXT_CHARS, count, number, pair, percent, seconds, short, table, text
+from cli.shown import TEXT_CHARS, Out, count, number, pair, percent, seconds, short, table, text
 
 AGES = {"cache_s": 0.04, "load_s": 1.25}
 
@@ -77,9 +78,9 @@ RECORD: dict[str, Any] = {
 }
 
 
-def printed(shown: RenderableType) -> str:
+def printed(shown: RenderableType, width: int = 120) -> str:
     out = StringIO()
-    Console(file=out, width=120, markup=False, highlight=False).print(shown)
+    Out(file=out, width=width, markup=False, highlight=False).print(shown)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -192,14 +193,13 @@ def test_decisions_name_their_rules_where_policies_route() -> None:
 def test_a_narrow_terminal_gets_decisions_without_columns_of_a_few_letters() -> None:
     long = {"model": "owner/Some-Very-Long-Name-Of-A-Model-480B-FP8", "prompt_tokens": 131_072}
     governed = RECORD | long | {"policy": "default/burst", "rule": "spill"}
-    lines = printed(decisions_shown([governed], narrow=True)).splitlines()
+    lines = printed(decisions_shown([governed]), width=100).splitlines()
     assert max(map(len, lines)) <= 100
-    assert [line.split()[3 if n == 1 else 0] for n, line in enumerate(lines[1:4], 1)] == [
-        "Some-Very-Lo…el-480B-FP8",
-        "burst/spill",
-        "10.0.0.3:8000",
+    assert [line.split() for line in lines[2:4]] == [
+        ["11-14", "22:13:20", "burst/spill"],
+        ["10.0.0.3:8000"],
     ]
-    assert "131k" in lines[1]
+    assert lines[1].split()[:3] == ["5f1c", "Some-Very-Lo…el-480B-FP8", "131k"]
 
 
 def test_policies_are_a_table_with_what_is_wrong_below() -> None:
@@ -222,8 +222,7 @@ revision 4
 from policies
 the last edit was rejected; the set before it is in force
 p.yaml:3:5: unknown-field: no
-p.yaml:3:5: warning: unknown-field:
-"""
+p.yaml:3:5: warning: unknown-field: """
         + "x" * TEXT_CHARS
     )
 
@@ -252,8 +251,9 @@ def test_engines_are_a_table_with_what_is_wrong_below() -> None:
 engine  model  cache   blocks  worth  queue  in flight    wait  full        ages
 e:1     m      unsure    1.2M      0  - + 2          1  250 ms  50 %  100 ms / -
 e:2     m      away      1.2M      0  - + 2          1  250 ms  50 %  100 ms / -
-queue: waiting + running, by its own word; in flight: by ours; ages: of cache and load
-worth: cached tokens that requests read lately; full: KV cache, or share that waits
+queue: waiting + running, by its own word; in flight: by ours
+ages: of what is known of its cache and of its load
+full: KV cache, or share that waits; worth: cached tokens that were read lately
 e:1: events were lost
 e:1: metrics missing: vllm:x"""
     )
@@ -264,12 +264,79 @@ e:1: metrics missing: vllm:x"""
         """\
 engine  model  cache                 blocks  worth  queue  in flight    wait  full        ages
 e:1     m      unsure, mispredicted    1.2M      0  - + 2          1  250 ms  50 %  100 ms / -
-queue: waiting + running, by its own word; in flight: by ours; ages: of cache and load
-worth: cached tokens that requests read lately; full: KV cache, or share that waits
+queue: waiting + running, by its own word; in flight: by ours
+ages: of what is known of its cache and of its load
+full: KV cache, or share that waits; worth: cached tokens that were read lately
 e:1: 5 of 20
 e:1: its answers do not say what was cached, so predictions are not checked: start it with
 --enable-prompt-tokens-details"""
     )
+
+
+ENGINE = {
+    "id": "10.244.112.33:8000",
+    "model": "owner/Qwen3.8-72B-Instruct-FP8",
+    "cache_state": "live",
+    "blocks": 30_000,
+    "cache_worth_tokens": 480_000,
+    "waiting": 12,
+    "running": 64,
+    "inflight": 76,
+    "wait_s": 0.25,
+    "saturation": 0.5,
+    "age_s": 0.1,
+    "load_age_s": 1.7,
+}
+FAR = [each | {"id": f"10.244.112.{n}:8000"} for n, each in enumerate((BEST, SECOND, AWAY))]
+MEMBER = {
+    "id": "lineside-coordinator-0",
+    "version": "0.1.0",
+    "since": 0.0,
+    "listening": {
+        name: f"10.244.112.33:{port}" for name, port in (("http", 8080), ("admin", 9090))
+    },
+}
+GOVERNED = RECORD | {
+    "id": "3cc7eedded461779",
+    "model": ENGINE["model"],
+    "policy": "inference/smart-semantic-routing",
+    "rule": "low-complexity-consider-qwen",
+    "decision": {"id": "10.244.112.33:8000"},
+}
+
+
+@pytest.mark.parametrize(
+    ("shown", "whole"),
+    [
+        pytest.param(engines_shown([ENGINE]), ["10.244.112.33:8000", "live"], id="engines"),
+        pytest.param(
+            explained(RECORD | {"candidates": FAR, "decision": {"id": FAR[0]["id"]}}),
+            [each["id"] for each in FAR],
+            id="candidates",
+        ),
+        pytest.param(
+            decisions_shown([GOVERNED]), ["3cc7eedded461779", "10.244.112.33:8000"], id="decisions"
+        ),
+        pytest.param(
+            members_shown({"me": "", "coordinators": [MEMBER], "agents": []}, 90.0),
+            ["lineside-coordinator-0", "10.244.112.33:8080"],
+            id="members",
+        ),
+    ],
+)
+def test_on_a_terminal_of_80_columns_tables_fit_and_names_stay_whole(
+    shown: RenderableType, whole: list[str]
+) -> None:
+    said = printed(shown, width=80)
+    assert max(map(len, said.splitlines())) <= 80
+    assert [name for name in whole if name not in said] == []
+
+
+def test_a_table_that_fits_nowhere_is_cut_nowhere() -> None:
+    rows = table("what is long", "numbers", "more of them", right="numbers,more of them")
+    rows.add_row("a name of many letters", "1" * 30, "2" * 30)
+    lines = printed(rows, width=40).splitlines()[1:]
+    assert lines == [f"a name of     {'1' * 30}  {'2' * 30}", "many letters"]
 
 
 def test_what_a_terminal_would_obey_is_not_printed() -> None:

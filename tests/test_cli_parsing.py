@@ -33,6 +33,12 @@ def test_rare_options_are_kept_for_help_all(capsys: pytest.CaptureFixture[str]) 
             ["rout"], "lineside: there is no command `rout`; did you mean `route`?", id="near"
         ),
         pytest.param(["fly"], "lineside: there is no command `fly`; see --help", id="far"),
+        pytest.param(["usage"], "lineside: there is no command `usage`; see --help", id="to come"),
+        pytest.param(
+            ["get", "limits"],
+            "lineside get: there is no command `limits`; there are `engines`, `policies`,",
+            id="a thing to come",
+        ),
         pytest.param(
             ["get", "engine"],
             "lineside get: there is no command `engine`; did you mean `engines`?",
@@ -40,8 +46,8 @@ def test_rare_options_are_kept_for_help_all(capsys: pytest.CaptureFixture[str]) 
         ),
         pytest.param(
             ["up", "--engin", "http://h:1"],
-            "lineside up: the following arguments are required: --engine",
-            id="options are not abbreviated",
+            "lineside up: there is no option `--engin`; did you mean `--engine`?",
+            id="options are not abbreviated, and said before what is missing",
         ),
         pytest.param(
             ["get", "engines", "--jsn"],
