@@ -127,6 +127,7 @@ async def test_all_is_right_again_after_a_kill(
             await asyncio.sleep(WARM_S)
             down = time.monotonic()
             await asyncio.gather(*(parts[name].kill() for name in names))
+            dead = time.monotonic()  # a busy machine takes its time; until then requests are taken
             await asyncio.sleep(DOWN_S)
             await asyncio.gather(*(parts[name].start() for name in names))
             up = time.monotonic()
@@ -141,8 +142,9 @@ async def test_all_is_right_again_after_a_kill(
     answers = [each.answer for each in late if each.answer is not None]
     assert [a for a in answers if a.beyond is None or not 0 <= a.beyond < BOUND] == []
     failed = [each for each in sent if not each.well]
-    print(f"  {len(failed)} failed", [(e.at - up, e.answer and e.answer.status) for e in failed])
-    assert [each for each in failed if not excused(each, names, down, up)] == []
+    said = [(round(e.at - down, 3), e.answer and e.answer.status) for e in failed]
+    print(f"  {len(failed)} failed after the kill, which took {dead - down:.3f} s: {said}")
+    assert [each for each in failed if not excused(each, names, dead, up)] == []
 
 
 async def held(front: Product) -> list[dict[str, int]]:
@@ -190,13 +192,13 @@ async def audit(front: Product, pair: Sequence[Server]) -> None:
     assert any(reported for _, _, reported in found)
 
 
-def excused(failed: Sent, names: Sequence[str], down: float, up: float) -> bool:
+def excused(failed: Sent, names: Sequence[str], dead: float, up: float) -> bool:
     """Say whether nobody was there to take a request, or it was in the hands of what was killed."""
     status = failed.answer.status if failed.answer is not None else None
     if "coordinator" in names and failed.at <= up + START_S:
-        return status in (None, 503) or failed.at <= down
+        return status in (None, 503) or failed.at <= dead
     engines_too = any(name not in ("coordinator", "agent") for name in names)
-    return engines_too and failed.at <= down  # it may have run, so it is not sent again
+    return engines_too and failed.at <= dead  # it may have run, so it is not sent again
 
 
 async def test_a_restart_of_an_idle_engine_is_noticed_without_a_request(
