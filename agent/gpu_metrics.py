@@ -22,12 +22,9 @@ def gpu_metrics(observed: Observed[NodeGpus] | None, now: float) -> Iterator[Met
     """Yield every metric; without a reading, none has a series."""
     gpus = observed.value.gpus if observed else ()
     age_s = now - observed.at if observed else 0.0
-    yield _filled(
-        GaugeMetricFamily(
-            "lineside_gpu_available", "Whether NVML can be read on this node.", labels=[]
-        ),
-        [([], float(bool(gpus)))] if observed else (),
-    )
+    text = "Whether NVML can be read on this node."
+    available = GaugeMetricFamily("lineside_gpu_available", text, labels=[])
+    yield _filled(available, [([], float(bool(gpus)))] if observed else ())
     yield _gauge(
         "lineside_gpu_lost",
         "Whether the GPU fell off the bus.",

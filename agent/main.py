@@ -31,7 +31,7 @@ from agent.scrape import Pauses
 from agent.sequence import Place
 from agent.subscriber import Subscriber
 from lineside import launch, logs, process
-from lineside.clock import SystemClock
+from lineside.clock import Clock, SystemClock
 from lineside.ids import NodeId
 from lineside.schema import split_address
 
@@ -70,19 +70,8 @@ async def run(config: AgentConfig, stop: asyncio.Event, announce: process.Announ
             aiohttp.ClientSession(connector=connector) as session,
             asyncio.TaskGroup() as tasks,
         ):
-            pauses = Pauses(config.scrape_busy_s, config.scrape_idle_s)
-            kept = Checkpoints(Path(config.checkpoint_dir)) if config.checkpoint_dir else None
             kubelet = Kubelet(config.pod_resources, clock) if config.pod_resources else None
-            node = Node(
-                tasks=tasks,
-                clock=clock,
-                session=session,
-                subscribe=_subscriber,
-                read_gpus=GpuReader().read,
-                pauses=pauses,
-                checkpoints=kept,
-                owners=kubelet.owners if kubelet is not None else None,
-            )
+            node = _node(config, tasks, session, clock, kubelet)
             if kubelet is not None:
                 tasks.create_task(kubelet.run(), name="kubelet")
 
@@ -105,6 +94,25 @@ async def run(config: AgentConfig, stop: asyncio.Event, announce: process.Announ
             raise _Stopped
     except* _Stopped:
         pass
+
+
+def _node(
+    config: AgentConfig,
+    tasks: asyncio.TaskGroup,
+    session: aiohttp.ClientSession,
+    clock: Clock,
+    kubelet: Kubelet | None,
+) -> Node:
+    return Node(
+        tasks=tasks,
+        clock=clock,
+        session=session,
+        subscribe=_subscriber,
+        read_gpus=GpuReader().read,
+        pauses=Pauses(config.scrape_busy_s, config.scrape_idle_s),
+        checkpoints=Checkpoints(Path(config.checkpoint_dir)) if config.checkpoint_dir else None,
+        owners=kubelet.owners if kubelet is not None else None,
+    )
 
 
 def _subscriber(engine: AssignedEngine, place: Place | None) -> Subscriber:

@@ -127,13 +127,17 @@ async def running(
     async with child(
         "the coordinator", "coordinator.main", config=coordinator, log=log_of("coordinator")
     ) as first:
-        agent = {
-            "coordinators": [first.listening["grpc"]],
-            "node": NODE,
-            "token": token,
-            "transport": "plaintext",
-            "metrics": "127.0.0.1:0",
-            "log_level": log_level,
-        }
+        agent = _agent(first.listening["grpc"], token, log_level)
         async with child("the agent", "agent.main", config=agent, log=log_of("agent")) as second:
             yield Stack(first, second)
+
+
+def _agent(coordinator: str, token: str, log_level: str) -> dict[str, Any]:
+    return {
+        "coordinators": [coordinator],
+        "node": NODE,
+        "token": token,
+        "transport": "plaintext",
+        "metrics": "127.0.0.1:0",
+        "log_level": log_level,
+    }

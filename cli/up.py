@@ -54,6 +54,23 @@ def add_to(commands: Subcommands) -> None:
         usage="lineside up --engine URL[,OPTION=VALUE...] [--engine ...] [options]",
     )
     add_engine_option(command)
+    _add_listeners(command)
+    command.add_argument(
+        "--store",
+        default="memory",
+        type=_store,
+        metavar="sqlite:PATH",
+        help="keep state over restarts (or etcd:URL; default: memory)",
+    )
+    _add_settings(command)
+    command.add_argument(
+        "--logs", type=Path, metavar="DIR", help="write full logs there, a file a process"
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON object once it runs")
+    command.set_defaults(run=lambda arguments: asyncio.run(_up(arguments)))
+
+
+def _add_listeners(command: Parser) -> None:
     for name, port, text in (
         ("http", 8080, "OpenAI gateway"),
         ("grpc", 9002, "routing queries"),
@@ -66,13 +83,9 @@ def add_to(commands: Subcommands) -> None:
             metavar="ADDRESS",
             help=f"listen here: {text} (default :{port})",
         )
-    command.add_argument(
-        "--store",
-        default="memory",
-        type=_store,
-        metavar="sqlite:PATH",
-        help="keep state over restarts (or etcd:URL; default: memory)",
-    )
+
+
+def _add_settings(command: Parser) -> None:
     command.add_argument(
         "--resources",
         type=Path,
@@ -94,11 +107,6 @@ def add_to(commands: Subcommands) -> None:
         metavar="TOKENS",
         help="prompt tokens an engine computes in a second",
     )
-    command.add_argument(
-        "--logs", type=Path, metavar="DIR", help="write full logs there, a file a process"
-    )
-    command.add_argument("--json", action="store_true", help="print one JSON object once it runs")
-    command.set_defaults(run=lambda arguments: asyncio.run(_up(arguments)))
 
 
 def add_engine_option(command: Parser, *, required: bool = True) -> None:
@@ -215,18 +223,9 @@ async def _up(arguments: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    settings: dict[str, Any] = {}
-    if arguments.resources:
-        if errors := unfit(arguments.resources):
-            sys.stderr.writelines(f"{finding}\n" for finding in errors)
-            return 1
-        settings["resources"] = str(arguments.resources.resolve())
-    if arguments.tags:
-        settings["tags"] = [tag.strip() for tag in arguments.tags.split(",")]
-    if arguments.tags_header:
-        settings["tags_header"] = arguments.tags_header
-    if arguments.prefill_rate:
-        settings["prefill_tokens_per_s"] = arguments.prefill_rate
+    if arguments.resources and (errors := unfit(arguments.resources)):
+        sys.stderr.writelines(f"{finding}\n" for finding in errors)
+        return 1
     if arguments.logs:
         arguments.logs.mkdir(parents=True, exist_ok=True)
     async with (
@@ -236,7 +235,7 @@ async def _up(arguments: argparse.Namespace) -> int:
             grpc=arguments.grpc,
             admin=arguments.admin,
             store=arguments.store,
-            settings=settings,
+            settings=_settings(arguments),
             logs=arguments.logs,
             log_level="info" if arguments.logs else "warning",  # on a terminal, people come first
         ) as stack,
@@ -257,6 +256,20 @@ async def _up(arguments: argparse.Namespace) -> int:
         for part in parts:
             part.cancel()
     return 0
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the coordinator's settings beside its listeners, those that were given."""
+    settings: dict[str, Any] = {}
+    if arguments.resources:
+        settings["resources"] = str(arguments.resources.resolve())
+    if arguments.tags:
+        settings["tags"] = [tag.strip() for tag in arguments.tags.split(",")]
+    if arguments.tags_header:
+        settings["tags_header"] = arguments.tags_header
+    if arguments.prefill_rate:
+        settings["prefill_tokens_per_s"] = arguments.prefill_rate
+    return settings
 
 
 def _say(text: str) -> None:

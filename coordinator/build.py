@@ -3,7 +3,6 @@
 `main` runs what is built here. What must be closed is put on a stack, in the order of its making.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -51,12 +50,12 @@ from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Membership
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Own
-from coordinator.state.pulse import ANSWER_S, Pulse
+from coordinator.state.pulse import Pulse
 from coordinator.state.secret import Secret
 from coordinator.state.shared import State
-from coordinator.state.store import PUT_BACK_S, Store, StoreUnavailable, cluster_secret
+from coordinator.state.store import Store
 from coordinator.state.stored_resources import StoredResources
-from coordinator.state.stores.opening import store_of
+from coordinator.state.stores.opening import opened
 from coordinator.state.tidying import CHORE, Tidying
 from coordinator.tokens.views import TokenizerViews
 from coordinator.trust.agents import AgentTrust, TrustMetrics
@@ -175,27 +174,18 @@ async def build(config: Config, stack: AsyncExitStack) -> Parts:
 
 async def _base(config: Config, stack: AsyncExitStack) -> _Base:
     lag, registry, keys = Lag(), _registry(), ProviderKeys()
-    store, secret = await _opened(config, stack)
+    store, secret = await opened(config.store, config.etcd, stack)
     credentials = Credentials.of(config.engines, config.kubernetes.engine_key_file is not None)
     probes = await stack.enter_async_context(
         aiohttp.ClientSession(middlewares=credentials.middlewares())
     )
     core = core_of(config, stack, probes, secret, registry, keys)
-    kept, exclusions = await _remembered(core, store, secret)
     discovery = discovery_of(config, core, probes, credentials)
     numbering, trust = Numbering(store, core.cluster), AgentTrust(config, SystemClock())
     agents = _agents(config, core, secret, numbering, trust)
     cap = IndexCap(config.index_bytes, core.cluster, core.caches)
     source = await _source(config, store, core.rules, keys, discovery, stack)
-    state = _state(
-        core=core,
-        store=store,
-        secret=secret,
-        agents=agents,
-        exclusions=exclusions,
-        kept=kept,
-        others=(numbering, source),
-    )
+    state, kept = await _state(core, store, secret, agents, (numbering, source))
     worth = WorthViews(core.service.worth, core.service)
     if isinstance(source, KubeCluster):
         source.stand(
@@ -285,54 +275,29 @@ def _metrics(base: _Base, readiness: Readiness, doors: _Doors) -> Iterator[Colle
     yield GpuViews(lambda: core.cluster.snapshot(service.clock.monotonic()).engines)
 
 
-async def _opened(config: Config, stack: AsyncExitStack) -> tuple[Store, Secret]:
-    """Return the store, and the cluster's secret, which is in it."""
-    store = store_of(config.store, config.etcd)
-    stack.push_async_callback(store.close)
-    is_shared = config.store.startswith("etcd:")
-    patience_s = PUT_BACK_S if is_shared else 0.0
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            await store.life()
-        async with asyncio.timeout(ANSWER_S + patience_s):
-            return store, Secret(await cluster_secret(store, patience_s))
-    except (StoreUnavailable, TimeoutError) as error:
-        why = str(error) or f"no answer within {ANSWER_S:g} s"
-        if not is_shared:  # a file comes back with nobody's help
-            raise OSError(f"cannot use the store `{config.store}`: {why}") from error
-        log.warning("starting without the store", away=why)
-        return store, Secret(None)
-
-
-async def _remembered(core: Core, store: Store, secret: Secret) -> tuple[LearnedStore, Exclusions]:
-    """Return what outlives a restart, read where the store is there."""
-    kept = LearnedStore(core.learned, store)
-    exclusions = Exclusions(core.breakers, core.service.decider.cooldowns, store, SystemClock())
-    if secret.value is not None:  # else the store is away, and both load before their first write
-        await kept.load()
-        await exclusions.load()
-    return kept, exclusions
-
-
-def _state(
-    *,
+async def _state(
     core: Core,
     store: Store,
     secret: Secret,
     agents: AgentsServicer,
-    exclusions: Exclusions,
-    kept: LearnedStore,
     others: Sequence[Numbering | Source],
-) -> State:
+) -> tuple[State, LearnedStore]:
+    """Return what is shared and what outlives a restart, read where the store is there."""
+    clock = SystemClock()
+    kept = LearnedStore(core.learned, store)
+    exclusions = Exclusions(core.breakers, core.service.decider.cooldowns, store, clock)
+    if secret.value is not None:  # else the store is away, and both load before their first write
+        await kept.load()
+        await exclusions.load()
+
     def remake() -> None:
         for each in (exclusions, kept, *others):
             each.remake()
 
-    clock = SystemClock()
     members = Membership(store, clock, agents.name, lambda: agents.sessions.open.keys())
     pulse = Pulse(store, secret, clock, remake, lambda: members.tenure.away or kept.away)
     tidying = Tidying(store, Leadership(store, members.tenure, CHORE, members.me, clock), clock)
-    return State(
+    state = State(
         pulse=pulse,
         members=members,
         exclusions=exclusions,
@@ -341,6 +306,7 @@ def _state(
         inflight=core.service.inflight,
         clock=clock,
     )
+    return state, kept
 
 
 def _agents(

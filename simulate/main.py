@@ -76,22 +76,12 @@ async def serve(config: Config) -> None:
     faults = Faults(clock)
     metrics = Metrics(config.names()[0], config.limits(), config.data_parallel_size)
     with contextlib.ExitStack() as opened:
-        drivers = []
-        for rank in range(config.data_parallel_size):
-            publisher = _publisher(config, rank, faults, clock)
-            opened.callback(publisher.close)
-            core = Core(config.limits(), config.speeds())
-            drivers.append(
-                Driver(
-                    core=core,
-                    publisher=publisher,
-                    metrics=metrics.ranks[rank],
-                    faults=faults,
-                    clock=clock,
-                    rank=rank,
-                )
-            )
-        ranks = Ranks(drivers)
+        ranks = Ranks(
+            [
+                _driver(config, rank, metrics, faults, clock, opened)
+                for rank in range(config.data_parallel_size)
+            ]
+        )
         generation = Generation(config, tokenizer, storyteller)
         control = Control(faults, ranks, clock)
         server = Server(
@@ -104,6 +94,26 @@ async def serve(config: Config) -> None:
             control=control,
         )
         await _run(config, server.app(), ranks, faults, clock, stop)
+
+
+def _driver(
+    config: Config,
+    rank: int,
+    metrics: Metrics,
+    faults: Faults,
+    clock: Clock,
+    opened: contextlib.ExitStack,
+) -> Driver:
+    publisher = _publisher(config, rank, faults, clock)
+    opened.callback(publisher.close)
+    return Driver(
+        core=Core(config.limits(), config.speeds()),
+        publisher=publisher,
+        metrics=metrics.ranks[rank],
+        faults=faults,
+        clock=clock,
+        rank=rank,
+    )
 
 
 def _publisher(config: Config, rank: int, faults: Faults, clock: Clock) -> Publisher | NoPublisher:

@@ -104,22 +104,12 @@ async def look(api: Api, namespace: str) -> Seen:
     """Look at a cluster. Raises `Unreachable`."""
     on = Asker(api, namespace)
     release = await on.get("/version")
-    core = f"/api/v1/namespaces/{namespace}"
+    here = f"/api/v1/namespaces/{namespace}/pods"
     definitions, sets, pods, policies, workloads = await asyncio.gather(
-        on.listed(
-            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-            "the definitions of kinds",
-            "list customresourcedefinitions",
-            Definition,
-        ),
+        _definitions(on),
         _worker_sets(on),
-        on.listed(f"{core}/pods", f"pods of {namespace}", "list pods", Pod),
-        on.listed(
-            "/apis/networking.k8s.io/v1/networkpolicies",
-            "NetworkPolicies",
-            "list networkpolicies -A",
-            NetworkPolicy,
-        ),
+        on.listed(here, f"pods of {namespace}", "list pods", Pod),
+        _policies(on),
         _workloads(on),
     )
     ours, elsewhere = [pod for pod in pods or () if _is_ours(pod)], await _elsewhere(on, sets)
@@ -132,7 +122,7 @@ async def look(api: Api, namespace: str) -> Seen:
         release=str(release.said.get("gitVersion", "")),
         namespace=namespace,
         others=sorted(homes),
-        definitions=_of_our_group(definitions),
+        definitions=definitions,
         coordinators=await _processes(on, coordinators, "admin", with_state=True),
         agents=await _processes(on, agents, "metrics", with_state=False),
         workloads=workloads,
@@ -146,10 +136,19 @@ async def look(api: Api, namespace: str) -> Seen:
     )
 
 
-def _of_our_group(definitions: list[Json] | None) -> list[Json] | None:
-    if definitions is None:
+async def _definitions(on: Asker) -> list[Json] | None:
+    """Return the definitions of our group."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    what, verb = "the definitions of kinds", "list customresourcedefinitions"
+    found = await on.listed(path, what, verb, Definition)
+    if found is None:
         return None
-    return [each for each in definitions if each.get("spec", {}).get("group") == GROUP]
+    return [each for each in found if each.get("spec", {}).get("group") == GROUP]
+
+
+async def _policies(on: Asker) -> list[Json] | None:
+    path = "/apis/networking.k8s.io/v1/networkpolicies"
+    return await on.listed(path, "NetworkPolicies", "list networkpolicies -A", NetworkPolicy)
 
 
 def _is_ours(found: Json) -> bool:

@@ -24,7 +24,7 @@ from coordinator.canonical import BadRequest
 from coordinator.config import Config
 from coordinator.doors.listeners import handed_over
 from coordinator.doors.parsing import parsed
-from coordinator.engines import EngineView
+from coordinator.engines import Engine, EngineView
 from coordinator.inflight import Queue
 from coordinator.limits import NOBODY
 from coordinator.readiness import Readiness
@@ -33,6 +33,7 @@ from coordinator.rules import pools_shown
 from coordinator.service import Service
 from lineside import logs
 from lineside.decoding import decoded
+from lineside.signals import Status
 
 log = logs.get("coordinator.doors.admin")
 
@@ -233,7 +234,7 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 def engine_json(view: EngineView, queue: Queue) -> dict[str, Any]:
     """Return one engine as `/debug/engines` shows it. A missing measurement is null."""
-    engine, status, load = view.engine, view.status, view.load
+    engine, load = view.engine, view.load
     bases = [model.name for model in engine.models if model.lora is None]
     return {
         "id": engine.id,
@@ -255,7 +256,6 @@ def engine_json(view: EngineView, queue: Queue) -> dict[str, Any]:
         "failing": bool(view.failing),
         "linked": view.linked,
         "block_size": view.block_size,
-        "blocks": status.blocks if status else None,
         "waiting": load.waiting if load else None,
         "running": load.running if load else None,
         "kv_cache_usage": load.kv_cache_usage if load else None,
@@ -266,15 +266,22 @@ def engine_json(view: EngineView, queue: Queue) -> dict[str, Any]:
         "queued_tokens": queue.queued_tokens,
         "wait_s": queue.wait_s,
         "saturation": saturation(view),
-        "gaps": status.gaps if status else None,
-        "unmatched_removals": status.unmatched_removals if status else None,
-        "undecodable": status.undecodable if status else None,
+        "tokenizer": engine.tokenizer,
+        **_events_json(engine, view.status),
+    }
+
+
+def _events_json(engine: Engine, status: Status | None) -> dict[str, Any]:
+    return {
         "events": engine.events,
         "events_bind": engine.events_bind,
         "events_guessed": engine.events_guessed,
         "replay": engine.replay,
         "stride": engine.stride,
-        "tokenizer": engine.tokenizer,
+        "blocks": status.blocks if status else None,
+        "gaps": status.gaps if status else None,
+        "unmatched_removals": status.unmatched_removals if status else None,
+        "undecodable": status.undecodable if status else None,
     }
 
 
