@@ -312,6 +312,13 @@ PROBLEMS: dict[str, tuple[Callable[[dict[str, Any]], None], str, str, str, str]]
         "the agent on node-a gets no events of engine 10.0.0.7:8000: connecting",
         "NetworkPolicy",
     ),
+    "a kubelet that says nothing of GPUs": (
+        changed(f"{AGENT}/metrics", metrics("lineside_agent_pod_resources_up 0")),
+        "agents",
+        "warning",
+        "the agent on node-a cannot ask its kubelet which GPUs serve which engine",
+        "agent.gpu.podResources",
+    ),
     "a GPU that was lost": (
         changed(f"{AGENT}/metrics", metrics('lineside_gpu_lost{gpu="0",uuid="GPU-a"} 1')),
         "agents",

@@ -226,6 +226,11 @@ def _agent(agent: Process) -> Iterator[Check]:
             text = f"the agent on {node} gets no events of engine {labels.get('engine')}"
             help = "its --kv-events-config, and a NetworkPolicy that lets agents to that port"
             yield Check("events", "problem", f"{text}: {labels['state']}", help)
+    for _, up in agent.values("lineside_agent_pod_resources_up"):
+        if not up:
+            text = f"the agent on {node} cannot ask its kubelet which GPUs serve which engine"
+            help = f"kubectl logs {agent.name} says why; agent.gpu.podResources, podResourcesDir"
+            yield Check("gpu", "warning", text, help)
     for labels, value in agent.values("lineside_gpu_lost"):
         if value:
             text = f"GPU {labels.get('uuid') or labels.get('gpu')} on {node} fell off the bus"
