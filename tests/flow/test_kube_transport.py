@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -16,42 +16,20 @@ from coordinator.kube import login, transport
 from coordinator.kube.api import JSON_PATCH, Api, ApiAway, Refused
 from coordinator.kube.settings import Kubernetes
 from coordinator.kube.transport import connected
+from tests.kube_http import Handler, kubeconfig, listening
 
 pytestmark = pytest.mark.flow
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def kubeconfig(folder: Path, url: str, **user: Any) -> str:
-    file = folder / "kubeconfig"
-    said = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [{"name": "u", "user": user or {"token": "t0ken"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    file.write_text(json.dumps(said))
-    return str(file)
 
 
 @asynccontextmanager
 async def served(folder: Path, handler: Handler, **user: Any) -> AsyncIterator[Api]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    file = kubeconfig(folder, url, **user)
-    api = await connected(Kubernetes(access="kubeconfig", kubeconfig=file))
-    try:
-        yield api
-    finally:
-        await api.close()
-        await runner.cleanup()
+    async with listening(handler) as url:
+        file = kubeconfig(folder, url, **user)
+        api = await connected(Kubernetes(access="kubeconfig", kubeconfig=file))
+        try:
+            yield api
+        finally:
+            await api.close()
 
 
 def streaming(*parts: bytes | float, breaks: bool = False) -> Handler:
