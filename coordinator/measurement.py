@@ -8,9 +8,9 @@ Measurements are columns, one entry for each runner of a field; a `Candidate` is
 those who look at one.
 """
 
+import dataclasses
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import sub
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -91,9 +91,19 @@ class Part:
     full: Container[EngineId] = ()
     """Newcomers that have had their share: see `ranking`."""
 
-    @cached_property
+    _ranking: list[Sequence[float]] = dataclasses.field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
+    """Made when somebody asks for it first."""
+
+    @property
     def ranking(self) -> Sequence[float]:
         """What engines are ordered by: their cost, those last that are full for what is cold."""
+        if not self._ranking:
+            self._ranking.append(self._ranked())
+        return self._ranking[0]
+
+    def _ranked(self) -> Sequence[float]:
         if not self.full:
             return self.cost
         half = self.facts.load_tokens / 2

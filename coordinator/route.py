@@ -6,7 +6,6 @@ Candidates are made for those who look at one: the winner, its fallbacks, a reco
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import MappingProxyType
 from typing import Protocol
 
@@ -45,6 +44,15 @@ class Outlook(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Made:
+    """A decision's candidates, once somebody looked: who looks again sees the same ones."""
+
+    chosen: Candidate | None = None
+    ranked: tuple[Candidate, ...] | None = None
+    dropped: tuple[Candidate, ...] | None = None
+
+
 @dataclass(frozen=True)
 class Decision:
     """What the policies made of the measurements. Candidates are made when they are looked at."""
@@ -56,25 +64,30 @@ class Decision:
     """Places that are not in the subset to choose from."""
     bars: Mapping[int, Bar] = field(default_factory=dict)
     """Places of providers that could not be chosen, and why."""
+    _made: _Made = field(default_factory=_Made, init=False, repr=False, compare=False)
 
     @property
     def parts(self) -> Sequence[Part]:
         """What was measured."""
         return self.columns.parts
 
-    @cached_property
+    @property
     def chosen(self) -> Candidate:
         """The one that gets the request. There is one unless the verdict is `Empty`."""
-        assert isinstance(self.verdict, Chosen)
-        best = self.verdict.ranked[0]
-        return self._at(best.target, best.stage)
+        if self._made.chosen is None:
+            assert isinstance(self.verdict, Chosen)
+            best = self.verdict.ranked[0]
+            self._made.chosen = self._at(best.target, best.stage)
+        return self._made.chosen
 
-    @cached_property
+    @property
     def ranked(self) -> tuple[Candidate, ...]:
         """Best first: the chosen one, then its ordered fallbacks."""
         if isinstance(self.verdict, Empty):
             return ()
-        return self.chosen, *self.fallbacks(len(self.verdict.ranked))
+        if self._made.ranked is None:
+            self._made.ranked = self.chosen, *self.fallbacks(len(self.verdict.ranked))
+        return self._made.ranked
 
     def in_turn(self) -> Iterator[Candidate]:
         """Yield the ranked ones, each made when it comes to it."""
@@ -93,9 +106,14 @@ class Decision:
         """Whether some engine that might have served is away, asleep or failing."""
         return any(part.field.out for part in self.parts)
 
-    @cached_property
+    @property
     def dropped(self) -> tuple[Candidate, ...]:
         """The others: dropped by policies, out of the running, barred, outside of the subset."""
+        if self._made.dropped is None:
+            self._made.dropped = self._dropped()
+        return self._made.dropped
+
+    def _dropped(self) -> tuple[Candidate, ...]:
         by_policy = [
             self._at(each.target, dropped_by=str(each.source), why=each.why)
             for each in self.verdict.dropped

@@ -4,8 +4,7 @@ Worked out once for all requests that see the same views; `measurement` adds the
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coordinator.engines import Engine, EngineView
@@ -68,18 +67,24 @@ class Field:
     """From a place in the inventory to a number in the sequences."""
     out: tuple[tuple[int, EngineView, str], ...]
     """The others: place, view, and why."""
+    _reported: "list[Reported]" = field(default_factory=list, init=False, repr=False, compare=False)
+    """Made when a policy asks for it first."""
 
-    @cached_property
+    @property
     def reported(self) -> "Reported":
         """What engines and their GPUs say: the same for all requests."""
-        loads = [view.fresh_load for view in self.views]
-        return Reported(
-            [(load and load.waiting) or 0 for load in loads],
-            [(load and load.running) or 0 for load in loads],
-            [load.kv_cache_usage if load else None for load in loads],
-            [view.gpu_utilization for view in self.views],
-            [view.heard_age_s for view in self.views],
-        )
+        if not self._reported:
+            loads = [view.fresh_load for view in self.views]
+            self._reported.append(
+                Reported(
+                    [(load and load.waiting) or 0 for load in loads],
+                    [(load and load.running) or 0 for load in loads],
+                    [load.kv_cache_usage if load else None for load in loads],
+                    [view.gpu_utilization for view in self.views],
+                    [view.heard_age_s for view in self.views],
+                )
+            )
+        return self._reported[0]
 
 
 class Reported(NamedTuple):

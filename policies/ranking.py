@@ -4,7 +4,6 @@ Nearly always nobody asks: the best gets the request, and answers it.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import overload
 
 from policies.stage import BoundStage, Columns
@@ -24,19 +23,22 @@ class Ranking(Sequence[Ranked]):
     ) -> None:
         self._stages, self._alive = stages, alive
         self._on = columns, ties, conversation
+        self._made: Sequence[Ranked] | None = None
         bests = (stage.best(alive, *self._on) for stage in stages)
         self._best = next(best for best in bests if best is not None)
         for stage in stages:
             stage.read(alive, columns)  # now: what is read later may have changed
 
-    @cached_property
+    @property
     def _all(self) -> Sequence[Ranked]:
-        ranked: list[Ranked] = []
-        alive = self._alive
-        for stage in self._stages:
-            ranked += stage.rank(alive, *self._on)
-            alive &= ~stage.mask
-        return tuple(ranked)
+        if self._made is None:
+            ranked: list[Ranked] = []
+            alive = self._alive
+            for stage in self._stages:
+                ranked += stage.rank(alive, *self._on)
+                alive &= ~stage.mask
+            self._made = tuple(ranked)
+        return self._made
 
     @overload
     def __getitem__(self, at: int) -> Ranked: ...
