@@ -140,6 +140,7 @@ def _detail_of(handle: object) -> GpuDetail:
         mig=mig,
         mig_devices=tuple(_mig_devices(handle)) if mig else (),
         processes=_processes(handle),
+        minor=_ask(pynvml.nvmlDeviceGetMinorNumber, handle),
     )
 
 

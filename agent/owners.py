@@ -23,8 +23,11 @@ PodName: TypeAlias = tuple[str, str]
 Given: TypeAlias = Mapping[PodName, tuple[Container, ...] | None]
 """The containers of each pod that have GPUs. `None`: two pods of that name have different ones."""
 
-_REPLICA = re.compile(r"::\d+\Z")
-"""What a device plugin adds to the id of a GPU that several containers share."""
+_REPLICA = re.compile(r"(::|/vgpu)\d+\Z")
+"""What device plugins, NVIDIA's and Google's, add to the id of a GPU that containers share."""
+
+_PART = re.compile(r"/gi\d+\Z")
+"""What Google's adds to the id of a GPU of which it gives a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class GpuOwners:
         places = _places(gpus.gpus)
         serving: dict[str, list[EngineId]] = {}
         for engine, devices in self.devices.items():
-            uuids = {places.get(device) for device in devices.ids}
+            uuids = {places.get(_PART.sub("", device)) for device in devices.ids}
             for uuid in uuids if None not in uuids else ():
                 serving.setdefault(uuid or "", []).append(engine)
         if not serving:
@@ -125,9 +128,12 @@ def _devices(pod: PodName, given: Given) -> Devices:
 
 
 def _places(gpus: Iterable[Gpu]) -> dict[str, str]:
-    """Return the GPU that each device is or is a part of."""
+    """Return the GPU that each device is or is a part of: by UUID, or by its file's name."""
     places = {gpu.uuid: gpu.uuid for gpu in gpus if gpu.uuid}
     for gpu in gpus:
-        for part in gpu.detail.mig_devices if gpu.detail is not None else ():
-            places[part.uuid] = gpu.uuid
+        if (detail := gpu.detail) is None:
+            continue
+        places.update((part.uuid, gpu.uuid) for part in detail.mig_devices)
+        if detail.minor is not None:
+            places[f"nvidia{detail.minor}"] = gpu.uuid
     return places

@@ -77,6 +77,9 @@ class FakeNvml:
     def _DeviceGetTotalEccErrors(self, handle: str, kind: int, counter: int) -> int:
         return 2 + kind
 
+    def _DeviceGetMinorNumber(self, handle: str) -> int:
+        return 3 - int(handle[-1])
+
     def _DeviceGetMigMode(self, handle: str) -> list[int]:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
@@ -93,6 +96,7 @@ DETAIL = GpuDetail(
     mig=None,
     mig_devices=(),
     processes=1,
+    minor=3,
 )
 GPU_0 = Gpu(
     uuid="GPU-0",
@@ -110,7 +114,7 @@ GPU_0 = Gpu(
     throttled=("board_limit",),
     detail=DETAIL,
 )
-GPU_1 = replace(GPU_0, uuid="GPU-1", index=1)
+GPU_1 = replace(GPU_0, uuid="GPU-1", index=1, detail=replace(DETAIL, minor=2))
 
 
 @pytest.fixture

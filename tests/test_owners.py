@@ -1,6 +1,7 @@
 """From what a kubelet gave to pods to the GPUs that serve an engine: what follows, and no more."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -93,7 +94,14 @@ def gpus(*uuids: str, parts: Sequence[str] = ()) -> NodeGpus:
             id="which of two containers it is, nobody says",
         ),
         pytest.param(
-            [container("vllm", gpu=["nvidia0"])], Devices(("nvidia0",)), id="an id of another kind"
+            [container("vllm", gpu=["nvidia3", "nvidia0/vgpu2"])],
+            Devices(("nvidia0", "nvidia3")),
+            id="by device files",
+        ),
+        pytest.param(
+            [container("vllm", gpu=["nvidia0/gi7/vgpu1"])],
+            Devices(("nvidia0/gi7",)),
+            id="a turn on a part by its device file",
         ),
     ],
 )
@@ -173,7 +181,16 @@ def test_a_part_is_its_gpu() -> None:
     assert [gpu.engines for gpu in named.gpus] == [(A,), ()]
 
 
-@pytest.mark.parametrize("ids", [["GPU-a", "GPU-gone"], ["nvidia0"], ["MIG-9"]])
+@pytest.mark.parametrize("ids", [["nvidia7"], ["nvidia7/gi2", "nvidia7/gi3"]])
+def test_a_device_file_is_found_by_its_number_and_not_by_the_index(ids: list[str]) -> None:
+    said = answer(("inference", "vllm-0", [container("vllm", gpu=ids)]))
+    seen = gpus("GPU-a", "GPU-b")
+    numbered = replace(seen, gpus=(seen.gpus[0], replace(seen.gpus[1], detail=GpuDetail(minor=7))))
+    named = owners(said, engine()).named(numbered)
+    assert [gpu.engines for gpu in named.gpus] == [(), (A,)]
+
+
+@pytest.mark.parametrize("ids", [["GPU-a", "GPU-gone"], ["nvidia0"], ["nvidia0/gi1"], ["MIG-9"]])
 def test_an_engine_with_a_device_that_the_driver_does_not_list_is_unknown(ids: list[str]) -> None:
     said = answer(("inference", "vllm-0", [container("vllm", gpu=ids)]))
     seen = gpus("GPU-a", "")

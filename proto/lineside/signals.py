@@ -105,6 +105,8 @@ class GpuDetail:
     mig_devices: tuple[MigDevice, ...] = ()
     processes: int | None = None
     """That compute on the GPU, where the driver lets this process see them."""
+    minor: int | None = None
+    """The number of its device file, `/dev/nvidiaN`, which is not its index."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,12 +53,13 @@ BUSY = Gpu(
         mig=False,
         mig_devices=(),
         processes=2,
+        minor=4,
     ),
 )
 LINE = (
     "GPU-a FakeH200 total_mib=143771 used_mib=100000 gpu=90 mem=50 temp=71 power_mw=560000"
     " limit_mw=700000 sm=1755 sm_max=1980 mem_clock=3201 reasons=0x2 ecc_fixed=5 ecc_bad=1 mig=0"
-    " processes=2"
+    " processes=2 minor=4"
 )
 
 

@@ -95,6 +95,7 @@ API int nvmlDeviceGetUUID(device *of, char *out, unsigned size) {
     return OK;
 }
 API int nvmlDeviceGetName(device *of, char *out, unsigned size) { return text(of, 1, out, size); }
+API int nvmlDeviceGetMinorNumber(device *of, unsigned *out) { return number(of, "minor", out); }
 typedef struct { u64 total, free, used; } memory;
 API int nvmlDeviceGetMemoryInfo(device *of, memory *out) {
     u64 total = 0, used = 0;
