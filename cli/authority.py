@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from coordinator.doors.certificates import general_name, write
-from lineside.certificates import Certificate, described
+from lineside.certificates import Certificate, described, general_name, write
 
 AUTHORITY_DAYS = 3650
 

@@ -3,11 +3,9 @@
 Certificates in files are `lineside.certificates`'. Nothing here listens.
 """
 
-import os
 import socket
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -15,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from lineside.certificates import Files, Material, Unusable, described
+from lineside.certificates import Files, Material, Unusable, described, general_name, write
 
 VALID = timedelta(days=825)
 """Of a certificate that is signed here: as long as most clients accept."""
@@ -74,20 +72,3 @@ def own_names(host: str) -> list[str]:
     if host and host not in ("0.0.0.0", "::"):
         names.append(host)
     return list(dict.fromkeys(names))
-
-
-def general_name(name: str) -> x509.GeneralName:
-    """Return a name or an address as certificates have it."""
-    try:
-        return x509.IPAddress(ip_address(name))
-    except ValueError:
-        return x509.DNSName(name.encode("idna").decode() if not name.isascii() else name)
-
-
-def write(path: Path, content: bytes, mode: int) -> None:
-    """Write a file at once, readable by those that `mode` says from its first moment on."""
-    beside = path.with_suffix(path.suffix + ".new")
-    beside.unlink(missing_ok=True)
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-    beside.replace(path)

@@ -1,14 +1,16 @@
 """Certificates and keys in files that may change: read, checked against each other, described.
 
 A file that changed and cannot be used leaves what was read last in force, and `problem` says why.
-Nothing here listens or connects.
+What is written is whole at once. Nothing here listens, connects or signs.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -248,3 +250,20 @@ def _authorities(pem: bytes, setting: str) -> None:
         described(pem)
     except ValueError:
         raise Unusable(f"`{setting}` holds no certificate in PEM") from None
+
+
+def general_name(name: str) -> x509.GeneralName:
+    """Return a name or an address as certificates have it."""
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name.encode("idna").decode() if not name.isascii() else name)
+
+
+def write(path: Path, content: bytes, mode: int) -> None:
+    """Write a file at once, readable by those that `mode` says from its first moment on."""
+    beside = path.with_suffix(path.suffix + ".new")
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    beside.replace(path)
