@@ -27,10 +27,12 @@ import tokenizers
 import uvloop
 
 from bench.decision import SECRET, Scene, make_scene
+from bench.policy import MODELS
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.engines import Engine, ServedModel
 from coordinator.refusal import Draining
 from coordinator.service import Routed
+from coordinator.tokens.reuse import Reuse
 from coordinator.tokens.sources import Tokens
 from coordinator.tokens.tokenized import Tokenized
 from coordinator.tokens.tokenizer import Tokenizer
@@ -49,6 +51,9 @@ DEAD_BUDGET_MS = 60.0
 DEAD_REQUESTS = 40
 ALONE = 40
 """Large prompts one after another, with all the time they want."""
+MODEL = MODELS[0]
+"""What the scene's engines serve."""
+
 TINY = Path(__file__).parents[1] / "simulate" / "model"
 
 
@@ -61,9 +66,13 @@ class ChatRow:
     tokens: int
     render: float
     encode: float
+    whole: float
+    """The same encoder without anything kept of earlier requests."""
     keys: float
     total: float
     peer_encode: float
+    peer_reused: float
+    """The peer as the product uses it for what the other encoder does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +140,7 @@ def request(messages: Sequence[dict[str, str]]) -> Canonical:
 
 
 def body(messages: Sequence[dict[str, str]]) -> bytes:
-    return json.dumps({"model": "m", "messages": messages}, ensure_ascii=False).encode()
+    return json.dumps({"model": MODEL, "messages": messages}, ensure_ascii=False).encode()
 
 
 # --- one chat -------------------------------------------------------------------------------------
@@ -139,19 +148,37 @@ def body(messages: Sequence[dict[str, str]]) -> bytes:
 
 def chat_rows(folder: Path) -> Iterator[ChatRow]:
     """Time each step for chats that were never seen, and for their next turns."""
-    ours = Tokenizer.load(str(folder))
-    peer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    peer.no_truncation()
-    peer.encode("a first text, as ours had one")
+    encoders = Encoders.load(folder)
     corpus = Corpus(SEED)
-    chars = int(CHAT_TOKENS * chars_per_token(ours, corpus))
+    chars = int(CHAT_TOKENS * chars_per_token(encoders.ours, corpus))
     chats = [corpus.chat(chars) for _ in range(CHATS)]
-    yield timed(folder.name, "first", ours, peer, chats)
+    yield timed(folder.name, "first", encoders, chats)
     further = [
         {"role": "assistant", "content": corpus.cut(900)},
         {"role": "user", "content": corpus.cut(300)},
     ]
-    yield timed(folder.name, "next", ours, peer, [chat + further for chat in chats])
+    yield timed(folder.name, "next", encoders, [chat + further for chat in chats])
+
+
+@dataclass(frozen=True)
+class Encoders:
+    """One tokenizer in four ways: ours and the peer's, with and without what is kept."""
+
+    ours: Tokenizer
+    whole: Tokenizer
+    peer: Callable[[str], bytes]
+    peer_reused: Reuse
+
+    @classmethod
+    def load(cls, folder: Path) -> "Encoders":
+        ours, whole = Tokenizer.load(str(folder)), Tokenizer.load(str(folder))
+        whole.reuse = None
+        peer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        peer.no_truncation()
+        peer.encode("a first text, as ours had one")
+        encode = partial(encoded, peer)
+        assert ours.reuse is not None, ours.no_reuse
+        return cls(ours, whole, encode, Reuse(ours.reuse.mark, encode))
 
 
 def chars_per_token(tokenizer: Tokenizer, corpus: Corpus) -> float:
@@ -164,28 +191,28 @@ def chars_per_token(tokenizer: Tokenizer, corpus: Corpus) -> float:
 def timed(
     name: str,
     turn: str,
-    ours: Tokenizer,
-    peer: tokenizers.Tokenizer,
+    encoders: Encoders,
     chats: Sequence[list[dict[str, str]]],
 ) -> ChatRow:
     seed, steps, counts = hashing.seed(SECRET), [], []
     for chat in chats:
         asked = request(chat)
-        render, text = took(partial(ours.template.render, asked))
-        both, packed = took(partial(ours.tokens, asked))
+        render, text = took(partial(encoders.ours.template.render, asked))
+        both, packed = took(partial(encoders.ours.tokens, asked))
+        unaided, again = took(partial(encoders.whole.tokens, asked))
         keys, _ = took(partial(hashing.chain, seed, packed))
-        peers, theirs = took(partial(encoded, peer, text))
-        if hashing.pack(theirs) != packed:
+        peers, theirs = took(partial(encoders.peer, text))
+        reused, same = took(partial(encoders.peer_reused.encode, text))
+        if not packed == again == theirs == same:
             raise SystemExit(f"{name}: the encoders differ")
-        steps.append((render, both - render, keys, both + keys, peers))
+        steps.append((render, both - render, unaided - render, keys, both + keys, peers, reused))
         counts.append(len(packed) // 4)
     medians = (statistics.median(each) for each in zip(*steps, strict=True))
     return ChatRow(name, turn, round(statistics.median(counts)), *medians)
 
 
-def encoded(peer: tokenizers.Tokenizer, text: str) -> list[int]:
-    ids: list[int] = peer.encode(text, add_special_tokens=False).ids
-    return ids
+def encoded(peer: tokenizers.Tokenizer, text: str) -> bytes:
+    return hashing.pack(peer.encode(text, add_special_tokens=False).ids)
 
 
 def took(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -254,7 +281,7 @@ def engine(endpoint: str, tokenizer: str | None) -> Engine:
         base_url=f"http://{endpoint}",
         endpoint=endpoint,
         group=GroupId("g"),
-        models=(ServedModel(ModelName("m")),),
+        models=(ServedModel(ModelName(MODEL)),),
         node=NodeId("n"),
         tokenizer=tokenizer,
     )
@@ -310,12 +337,16 @@ async def rated(
 
 def show(chats: list[ChatRow], rates: list[RateRow]) -> None:
     print(f"a chat, ms of CPU (budget of the total: {CHAT_BUDGET_MS:g})")
-    print("tokenizer     turn   tokens  render  encode   keys   total   HF encode   HF / ours")
+    print(
+        "tokenizer     turn   tokens  render  encode   whole   keys   total"
+        "   HF whole  HF reused   HF whole / ours"
+    )
     for row in chats:
         ratio = row.peer_encode / max(row.encode, 1e-3)
         print(
             f"{row.tokenizer:13} {row.turn:5} {row.tokens:7} {row.render:7.2f} {row.encode:7.2f}"
-            f" {row.keys:6.2f} {row.total:7.2f} {row.peer_encode:11.1f} {ratio:11.1f}"
+            f" {row.whole:7.2f} {row.keys:6.2f} {row.total:7.2f} {row.peer_encode:10.1f}"
+            f" {row.peer_reused:10.1f} {ratio:17.1f}"
         )
     print("\ndecisions, ms from when a body was due")
     width = max(len(row.what) for row in rates)

@@ -55,7 +55,8 @@ class Reuse:
     """Encodes texts, each turn once as long as it is kept."""
 
     def __init__(self, mark: str, whole: Whole, limit: int = KEPT_BYTES) -> None:
-        self._mark = mark
+        self.mark = mark
+        """Each piece but the first begins with it."""
         self._whole = whole
         self._generation_bytes = limit // 2
         # Two generations rather than an order of use: reading changes nothing, and needs no lock.
@@ -67,10 +68,11 @@ class Reuse:
 
     def encode(self, text: str) -> bytes:
         """Return the same as encoding the whole text does. Raises what the encoder raises."""
-        parts = text.split(self._mark, MOST_TURNS)
+        mark = self.mark
+        parts = text.split(mark, MOST_TURNS)
         if len(parts) == 1 or len(parts) > MOST_TURNS:
             return self._whole(text)
-        parts[0] += self._mark  # no other has it, so what does not begin with the mark is apart
+        parts[0] += mark  # no other has it, so what does not begin with the mark is apart
         young, old = self._young, self._old
         ids: list[bytes] = []
         fresh: dict[str, bytes] = {}
@@ -80,7 +82,7 @@ class Reuse:
             if found is None:
                 found = old.get(part)
                 if found is None:
-                    begun = self._mark + part if number else part[: -len(self._mark)]
+                    begun = mark + part if number else part[: -len(mark)]
                     found = self._whole(begun)
                     encoded += len(found)
                 fresh[part] = found
