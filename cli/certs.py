@@ -215,8 +215,11 @@ def _finished(authority: Authority, done: Sequence[_Done], arguments: argparse.N
     if arguments.json:
         now = certificates.now()
         shown = [
-            {"folder": str(each.folder), "did": each.did}
-            | _to_json(found := each.pair.certificate, found.wrong(now))
+            {
+                "folder": str(each.folder),
+                "did": each.did,
+                **_to_json(found := each.pair.certificate, found.wrong(now)),
+            }
             for each in done
         ]
         print_json({"certificates": shown})

@@ -24,6 +24,7 @@ from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Coordinator
 from coordinator.trust.core_log import CoreLog
 from lineside import launch, logs, process
+from lineside.findings import Finding
 from lineside.schema import split_address
 
 log = logs.get("coordinator.main")
@@ -202,14 +203,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return start(parser.parse_args(argv))
 
 
+def _unfit(config: Config) -> Sequence[Finding]:
+    return () if config.resources is None else unfit(Path(config.resources))
+
+
 def start(arguments: argparse.Namespace) -> int:
     """Run a coordinator; return 0, 1 for findings in its settings, 3 if it could not run."""
-    config = launch.configured(Config, arguments, os.environ)
+    config = launch.configured(Config, arguments, os.environ, _unfit)
     if isinstance(config, int):
         return config
-    if config.resources is not None and (errors := unfit(Path(config.resources))):
-        sys.stderr.writelines(f"{finding}\n" for finding in errors)
-        return launch.FINDINGS
     said = CoreLog()
     if config.transport == "tls":
         said.open()

@@ -13,6 +13,7 @@ from agent.config import AgentConfig
 from coordinator.config import Config, EngineSpec, Timeouts
 from lineside.schema import describe, settings_of
 from lineside.settings import read
+from tests.authority import Authority
 
 
 def told(kind: type[msgspec.Struct], text: str, environ: Any = None, flags: Any = None) -> str:
@@ -347,6 +348,59 @@ def test_check_says_and_ends(
             }
         ]
     }
+
+
+CERTIFIED = [
+    pytest.param(
+        coordinator.main.main,
+        "tls: {cert_file: C/tls.crt, key_file: C/none.key, client_ca_file: C/none.crt}\n"
+        "etcd: {ca_file: C/tls.key}\n"
+        "gateways: {cert_file: C/tls.crt, key_file: C/other.key}\n",
+        [
+            (1, "`tls.key_file` cannot be read: no such file or directory"),
+            (1, "`tls.client_ca_file` cannot be read: no such file or directory"),
+            (2, "`etcd.ca_file` holds no certificate in PEM"),
+            (
+                3,
+                "`gateways.key_file` is not the key of the certificate in `gateways.cert_file`",
+            ),
+        ],
+        id="coordinator",
+    ),
+    pytest.param(
+        agent.main.main,
+        "coordinators: ['c:1']\n"
+        "tls: {ca_file: C/none.crt, cert_file: C/tls.crt, key_file: C/tls.key}\n",
+        [(2, "`tls.ca_file` cannot be read: no such file or directory")],
+        id="agent",
+    ),
+]
+
+
+@pytest.mark.parametrize(("main", "said", "found"), CERTIFIED)
+def test_check_names_each_file_of_certificates_that_cannot_be_used(
+    main: Any,
+    said: str,
+    found: list[tuple[int, str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    authority = Authority(tmp_path)
+    for name in ("tls", "other"):
+        authority.sign(name)
+    file = tmp_path / "c.yaml"
+    file.write_text(said.replace("C/", f"{tmp_path}/"))
+    assert main(["--check", "--json", "--config", str(file)]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [(each["line"], each["message"]) for each in findings] == found
+    assert {each["code"] for each in findings} == {"unusable-file"}
+
+
+def test_check_reads_the_resources_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"transport: plaintext\nresources: {tmp_path}/none\n")
+    assert coordinator.main.main(["--check", "--config", str(file)]) == 1
+    assert f"{tmp_path}/none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("main", "good"), MAINS)

@@ -12,13 +12,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import NameOID
 
 from lineside import logs
+from lineside.schema import settings_of
+from lineside.settings import Problem
 
 log = logs.get("lineside.certificates")
 
@@ -159,6 +163,45 @@ def described(pem: bytes) -> list[Certificate]:
         return [_described(each) for each in x509.load_pem_x509_certificates(pem)]
     except _ODD as error:
         raise ValueError("a certificate says what cannot be read") from error
+
+
+def unusable(settings: msgspec.Struct) -> Iterator[Problem]:
+    """Yield which files of certificates that settings name cannot be used, and why.
+
+    Of settings with these names alone, whatever they are part of; not of their defaults.
+    """
+    groups: dict[tuple[str, ...], dict[str, str]] = {}
+    for each in settings_of(type(settings)):
+        value: Any = settings
+        for step in each.path:
+            value = getattr(value, step)
+        if each.path[-1] in _NAMES and isinstance(value, str) and value != each.default:
+            groups.setdefault(each.path[:-1], {})[each.path[-1]] = value
+    for path, files in groups.items():
+        read: dict[str, bytes] = {}
+        for name, file in files.items():
+            dotted = ".".join((*path, name))
+            try:
+                read[name] = _content(Path(file), dotted) or b""
+                if name in _AUTHORITIES:
+                    _authorities(read[name], dotted)
+            except Unusable as error:
+                yield Problem(((*path, name),), "unusable-file", str(error), _CHECKED_HERE)
+        if "cert_file" in read and "key_file" in read:
+            names = [".".join((*path, name)) for name in ("cert_file", "key_file")]
+            try:
+                _check(read["cert_file"], read["key_file"], names)
+            except Unusable as error:
+                yield Problem(((*path, "cert_file"),), "unusable-file", str(error), _CHECKED_HERE)
+
+
+_AUTHORITIES = ("ca_file", "client_ca_file")
+
+_NAMES = ("cert_file", "key_file", *_AUTHORITIES)
+
+_CHECKED_HERE = (
+    "check where the process runs, as its user; `lineside certs show FILE` describes one"
+)
 
 
 def nodes_of(uris: Sequence[str], names: Sequence[str]) -> set[str]:

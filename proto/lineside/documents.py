@@ -110,7 +110,8 @@ class Reader:
             self._broken.add(path)
             return None
         made = kind(**values)
-        self._together(made, path)
+        if hasattr(made, "problems"):
+            self.report(made.problems(), path)
         return made
 
     def field(self, kind: Any, node: Node | None, path: Path) -> Any:
@@ -257,8 +258,9 @@ class Reader:
         self._broken.add(path)
         self.find(place, "wrong-value", message, help)
 
-    def _together(self, made: msgspec.Struct, path: Path) -> None:
-        for problem in made.problems() if hasattr(made, "problems") else ():
+    def report(self, problems: Iterable[Problem], path: Path) -> None:
+        """Say what is wrong with the struct at a path, where its fields are right by themselves."""
+        for problem in problems:
             paths = [(*path, *at) for at in problem.paths]
             if any(at[: len(bad)] == bad for at in paths for bad in self._broken):
                 continue

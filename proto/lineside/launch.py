@@ -6,12 +6,13 @@ Reads the configuration file or standard input; starts nothing.
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from lineside import certificates
 from lineside.findings import Finding
 from lineside.schema import settings_of
 from lineside.settings import read
@@ -30,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser, kind: type[msgspec.Struct]) -
     parser.add_argument(
         "--config", metavar="FILE", required=True, help="YAML or JSON; `-` reads standard input"
     )
-    parser.add_argument("--check", action="store_true", help="check the settings and end")
+    parser.add_argument(
+        "--check", action="store_true", help="check settings and certificates, and end"
+    )
     parser.add_argument("--json", action="store_true", help="with --check: print findings as JSON")
     for setting in settings_of(kind):
         if setting.flag is not None:
@@ -45,8 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser, kind: type[msgspec.Struct]) -
     )
 
 
-def configured(kind: type[T], arguments: argparse.Namespace, environ: Mapping[str, str]) -> T | int:
-    """Return the settings to run with, or the exit code of a process that is not to run."""
+def configured(
+    kind: type[T],
+    arguments: argparse.Namespace,
+    environ: Mapping[str, str],
+    unfit: Callable[[T], Sequence[Finding]] = lambda _: (),
+) -> T | int:
+    """Return the settings to run with, or the exit code of a process that is not to run.
+
+    `unfit` finds what is wrong with other files that they name. Certificates are looked at where
+    settings are only checked: a process that runs says itself which it cannot use.
+    """
     name: str = arguments.config
     source = "stdin" if name == "-" else name
     try:
@@ -56,15 +68,16 @@ def configured(kind: type[T], arguments: argparse.Namespace, environ: Mapping[st
         return COULD_NOT_RUN
     said = vars(arguments).items()
     flags = {name: text for name, text in said if name.startswith("--") and text is not None}
-    outcome = read(kind, document, source, environ, flags)
-    findings = outcome if isinstance(outcome, list) else []
+    judge = certificates.unusable if arguments.check else None
+    outcome = read(kind, document, source, environ, flags, judge)
+    findings = outcome if isinstance(outcome, list) else unfit(outcome)
     if arguments.check and arguments.json:
         sys.stdout.write(json.dumps({"findings": [each.to_json() for each in findings]}) + "\n")
     elif findings:
         sys.stderr.write(_told(findings))
     elif arguments.check:
         sys.stdout.write(f"{source}: no findings\n")
-    if isinstance(outcome, list):
+    if isinstance(outcome, list) or findings:
         return FINDINGS
     return CLEAN if arguments.check else outcome
 

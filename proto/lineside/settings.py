@@ -4,7 +4,7 @@ All that is wrong is reported at once, with its place, and nothing of the docume
 Values of secrets are never repeated.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -53,8 +53,12 @@ def read(
     source: str,
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
+    judge: Callable[[T], Iterable[Problem]] | None = None,
 ) -> T | list[Finding]:
-    """Return the settings, or all that is wrong with them. `source` names the document."""
+    """Return the settings, or all that is wrong with them. `source` names the document.
+
+    `judge` finds problems that the struct cannot: those of the world around.
+    """
     parsed = parse(document, source)
     if parsed.findings:
         return parsed.findings
@@ -62,6 +66,8 @@ def read(
         return [Finding(parsed.documents[1].place, "syntax", "there is more than one document")]
     reader = _Reader(source, SETTINGS, overrides=overrides(kind, environ or {}, flags or {}))
     settings = reader.struct(kind, next(iter(parsed.documents), None), ())
+    if judge is not None and settings is not None and not reader.findings:
+        reader.report(judge(settings), ())
     if reader.findings or settings is None:
         return reader.finished()
     return cast(T, settings)
