@@ -142,6 +142,9 @@ def _application(
 ) -> web.Application:
     """Return the listener's routes. Nothing they answer names a prompt, a key or a token."""
 
+    async def listed(_: web.Request) -> web.Response:
+        return web.Response(text="Lineside, an agent: /healthz /readyz /metrics\n")
+
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
@@ -160,6 +163,7 @@ def _application(
         return web.Response(body=encode(registry), headers={"content-type": content_type})
 
     app = web.Application()
+    app.router.add_get("/", listed)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", metrics)

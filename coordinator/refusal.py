@@ -273,7 +273,7 @@ def to_reply(refusal: Refusal) -> Reply:
         case ResponseUnknown() | ResponseGone() | ResponseElsewhere() | NotServed() | NotCounted():
             return _missing_reply(refusal)
         case NotFound():
-            return Reply(404, "not_found", "NotFoundError", "there is no such path here")
+            return Reply(404, "not_found", "NotFoundError", _NO_PATH)
         case MethodNotAllowed(allowed):
             text, headers = f"this path takes {allowed} only", {"allow": allowed}
             kind = "MethodNotAllowedError"
@@ -284,6 +284,8 @@ def to_reply(refusal: Refusal) -> Reply:
         case _:
             assert_never(refusal)
 
+
+_NO_PATH = "there is no such path here; paths are as `/v1/chat/completions` and `/v1/models`"
 
 _DENIED = {status: OPENAI[status] for status in (400, 404, 429, 503)}
 """What OpenAI clients call a rejection; any other is a denied permission."""

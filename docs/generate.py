@@ -44,8 +44,8 @@ secrets are no flags, since `ps` shows those.
 
 `--check` reads all that, and the certificates and resources that it names, and ends: 0 without
 findings, 1 with them, each as `file:line:col: code: message` with what to do about it; `--json`
-prints them for machines. A process whose settings have findings does not start. Each process logs its
-settings once when it starts, secrets masked; the coordinator shows them at `/debug/config`.
+prints them for machines. A process whose settings have findings does not start. Each process logs
+its settings once when it starts, secrets masked; the coordinator shows them at `/debug/config`.
 """
 
 CLI = """\

@@ -17,6 +17,7 @@ from agent.scrape import Failure
 from coordinator import engines, feed, refusal
 from coordinator.build import build
 from coordinator.config import Config, EngineSpec, Timeouts
+from coordinator.doors.admin import LISTED
 from coordinator.metrics import CACHE_STATES
 from coordinator.readiness import CODES
 from coordinator.records import End
@@ -74,8 +75,13 @@ def test_every_metric_has_a_meaning_of_its_own() -> None:
 async def test_every_debug_endpoint_has_an_example() -> None:
     async with AsyncExitStack() as stack:
         parts = await build(Config(transport="plaintext"), stack)
-        resources = parts.admin.application(asyncio.get_running_loop()).router.resources()
-        paths = [resource.canonical for resource in resources]
+        router = parts.admin.application(asyncio.get_running_loop()).router
+        paths = [resource.canonical for resource in router.resources()]
+        answered = {
+            (each.method, each.resource.canonical) for each in router.routes() if each.resource
+        }
+    listed = set(re.findall(r"^(GET|POST) +(\S+) ", LISTED, re.M)) | {("GET", "/")}
+    assert listed == {each for each in answered if each[0] != "HEAD"}
     assert sorted(_named("Debug endpoints") + _named("Health and readiness")) == sorted(paths)
 
 

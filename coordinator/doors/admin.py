@@ -87,24 +87,26 @@ class Admin:
 
     def application(self, main: asyncio.AbstractEventLoop) -> web.Application:
         """Return what an aiohttp runner serves, on another loop than the main one."""
-        app = web.Application(client_max_size=2 * self._config.body_limit_bytes)
+        app = web.Application(
+            client_max_size=2 * self._config.body_limit_bytes, middlewares=[_in_words]
+        )
+        app.router.add_get("/", _list)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._promptly(handed_over(self._readyz, main)))
         app.router.add_get("/metrics", handed_over(self._metrics, main))
-        for path, handler in (
-            ("/debug/engines", self._engines),
-            ("/debug/index", self._show_index),
-            ("/debug/policies", self._show_policies),
-            ("/debug/pools", self._show_pools),
-            ("/debug/decisions", self._decisions),
-            ("/debug/decisions/{id}", self._decision),
-            ("/debug/config", self._show_config),
-            ("/debug/members", self._show_members),
+        for method, path, handler in (
+            ("GET", "/debug/engines", self._engines),
+            ("GET", "/debug/index", self._show_index),
+            ("GET", "/debug/policies", self._show_policies),
+            ("GET", "/debug/pools", self._show_pools),
+            ("GET", "/debug/decisions", self._decisions),
+            ("GET", "/debug/decisions/{id}", self._decision),
+            ("GET", "/debug/config", self._show_config),
+            ("GET", "/debug/members", self._show_members),
+            ("POST", "/debug/route", self._route),
+            ("POST", "/debug/policies/rollback", self._roll_back),
         ):
-            app.router.add_get(path, handed_over(self._guarded(handler), main))
-        app.router.add_post("/debug/route", handed_over(self._guarded(self._route), main))
-        back = handed_over(self._guarded(self._roll_back), main)
-        app.router.add_post("/debug/policies/rollback", back)
+            app.router.add_route(method, path, handed_over(self._guarded(handler), main))
         return app
 
     def _promptly(self, handler: Handler) -> Handler:
@@ -227,6 +229,43 @@ class Admin:
             refusal = {"reason": reply.reason, "status": reply.status, "message": reply.message}
             return _json({"refusal": refusal, "tenant": NOBODY, "candidates": []})
         return _json((await self._service.dry_run(canonical, NOBODY)).to_json())
+
+
+LISTED = """\
+Lineside, a coordinator's admin listener.
+
+GET  /healthz                  200 as long as the process turns its loops
+GET  /readyz                   200, or 503 and why not; what is degraded
+GET  /metrics                  for Prometheus
+
+From this machine, or with the admin token (`lineside get`, `lineside route`):
+
+GET  /debug/engines            each engine: its cache, its load, how fresh both are
+GET  /debug/index              the index: keys, bytes, by group and engine
+GET  /debug/policies           policies in force, and what is wrong with them
+GET  /debug/pools              pools, saturation, providers
+GET  /debug/decisions          recent decisions: ?tenant= &model= &refused= &limit=
+GET  /debug/decisions/{id}     one of them
+GET  /debug/members            coordinators and agents
+GET  /debug/config             settings, secrets masked
+POST /debug/route              where {path, headers, body} would go; sends nothing
+POST /debug/policies/rollback  the resources before these into force again
+"""
+
+
+async def _list(_: web.Request) -> web.StreamResponse:
+    return web.Response(text=LISTED)
+
+
+@web.middleware
+async def _in_words(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods - {"HEAD"}))
+        return _error(405, f"this path takes {allowed} only")
+    except web.HTTPNotFound:
+        return _error(404, "there is no such path here: `/` lists those that there are")
 
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}

@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 
 from coordinator.config import Config
+from coordinator.doors.admin import LISTED
 from coordinator.main import run
 from tests.gateways import coordinator
 
@@ -41,3 +42,16 @@ async def test_a_token_that_is_not_utf_8_is_wrong_and_no_fault() -> None:
         async with session.get(url, headers={"authorization": "Bearer \udcff"}) as answer:
             stop.set()
             assert answer.status == 401
+
+
+async def test_the_root_lists_what_there_is_and_what_is_not_there_says_so() -> None:
+    async with coordinator() as running:
+        async with running.session.get(f"{running.admin}/") as answer:
+            assert (answer.status, await answer.text()) == (200, LISTED)
+        async with running.session.get(f"{running.admin}/debug/nothing") as answer:
+            message = "there is no such path here: `/` lists those that there are"
+            assert answer.status == 404
+            assert await answer.json() == {"error": {"message": message, "code": 404}}
+        async with running.session.get(f"{running.admin}/debug/route") as answer:
+            assert answer.status == 405
+            assert "this path takes POST only" in await answer.text()

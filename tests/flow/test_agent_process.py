@@ -248,6 +248,8 @@ def at_another_time(message: list[bytes]) -> list[bytes]:
 
 async def is_ready_and_counts(listener: str) -> None:
     async with aiohttp.ClientSession() as session:
+        async with session.get(listener) as response:
+            assert "/healthz /readyz /metrics" in await response.text()
         async with session.get(f"{listener}/healthz") as response:
             assert (response.status, await response.text()) == (200, "ok\n")
         async with session.get(f"{listener}/readyz") as response:
