@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -229,16 +229,26 @@ async def test_the_agent_runs_as_the_manifest_says(image: str, tmp_path: Path) -
 # --- GPUs by the kubelet's word -------------------------------------------------------------------
 
 
+def asking_kubelets(tools: Path) -> str:
+    """Return what the chart makes where agents ask kubelets, and coordinators prove nothing."""
+    words = ("template", "lineside", ROOT / "deploy" / "charts" / "lineside")
+    said = ("--set", "agent.gpu.podResources=true,agent.proof=none,tls.source=plaintext")
+    command = (tools / "helm", *words, *said)
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def asked(page: str) -> str:
+    """Return what an agent's metrics say of its kubelet; empty: it was not asked yet."""
+    wanted = ("lineside_agent_pod_resources_failures_total", "lineside_agent_pod_resources_up")
+    lines = (line for line in page.splitlines() if line.startswith(wanted))
+    return next((line for line in lines if not line.endswith(" 0.0")), "")
+
+
 @pytest.mark.parametrize("by_root", [True, False], ids=["as the chart says", "as another user"])
 async def test_the_socket_of_the_kubelet_is_opened_by_root_without_capabilities(
     image: str, tools: Path, tmp_path: Path, by_root: bool
 ) -> None:
-    words = ("template", "lineside", ROOT / "deploy" / "charts" / "lineside")
-    said = ("--set", "agent.gpu.podResources=true,agent.proof=none,tls.source=plaintext")
-    made = await asyncio.to_thread(
-        subprocess.run, (tools / "helm", *words, *said), capture_output=True, text=True, check=True
-    )
-    pod, settings = manifest(made.stdout)
+    pod, settings = manifest(await asyncio.to_thread(asking_kubelets, tools))
     (container,) = pod["containers"]
     (port,) = free_ports(1)
     settings |= {"coordinators": ["127.0.0.1:1"], "metrics": f"127.0.0.1:{port}"}
@@ -248,30 +258,21 @@ async def test_the_socket_of_the_kubelet_is_opened_by_root_without_capabilities(
     where = tmp_path / "volumes" / "pod-resources"
     where.mkdir(parents=True)
     where.chmod(0o750)  # as the kubelet makes it
+    files = {"config": {"agent.yaml": tmp_path / "agent.yaml"}}
     run = (
         *("run", "--detach", "--rm", "--name", NAME, "--network=host"),
         *rights(pod, container),
-        *mounts(
-            pod,
-            container,
-            tmp_path,
-            {"config": {"agent.yaml": tmp_path / "agent.yaml"}},
-            "pod-resources",
-        ),
+        *mounts(pod, container, tmp_path, files, "pod-resources"),
         *environment(container),
         image,
         *container["args"],
     )
 
-    async def asked() -> str:
-        try:
-            async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
-                lines = (await answer.text()).splitlines()
-        except aiohttp.ClientError:
-            return ""
-        wanted = ("lineside_agent_pod_resources_failures_total", "lineside_agent_pod_resources_up")
-        found = [line for line in lines if line.startswith(wanted) and not line.endswith(" 0.0")]
-        return found[0] if found else ""
+    async def heard() -> str:
+        with suppress(aiohttp.ClientError):
+            async with session.get(f"http://127.0.0.1:{port}/metrics") as answered:
+                return asked(await answered.text())
+        return ""
 
     async def saying(_: object) -> bytes:
         return answer(("n", "p", [container_of("vllm", gpu=["GPU-a"])]))
@@ -279,7 +280,7 @@ async def test_the_socket_of_the_kubelet_is_opened_by_root_without_capabilities(
     async with aiohttp.ClientSession() as session, kubelet(where / "kubelet.sock", saying):
         await asyncio.to_thread(podman, *run)
         try:
-            seen = await until(asked)
+            seen = await until(heard)
             look = ("exec", NAME, "/opt/lineside/bin/python", "-c", RIGHTS)
             rights_seen = json.loads(await asyncio.to_thread(podman, *look))
         finally:
