@@ -22,6 +22,7 @@ from coordinator.config import Timeouts
 from coordinator.dispatch import PROVIDER_UNAVAILABLE, UNAVAILABLE
 from coordinator.doors.calls import JSON, Call
 from coordinator.doors.carriers import Carriage
+from coordinator.doors.outlet import Outlet
 from coordinator.doors.sse import Carried, stream_of
 from coordinator.doors.stored import Holder, Holders
 from coordinator.limits import Usage
@@ -259,7 +260,7 @@ class Relay:
         self, upstream: aiohttp.ClientResponse, limit: Limit
     ) -> Refusal | NotBegun | None:
         stream = self._passed = self._carriage.stream(self._routed.request.usage_asked)
-        held, response, told, readany = b"", None, False, upstream.content.readany
+        held, outlet, told, readany = b"", None, False, upstream.content.readany
         while True:
             try:
                 chunk = await readany()
@@ -272,22 +273,23 @@ class Relay:
                 told = True
                 self._service.first_token(self._routed)
                 limit.enter("idle")
-            if response is not None:
-                if out:
-                    await response.write(out)
+            if outlet is not None:
+                if out and outlet.send(out):
+                    await outlet.drain()
             else:
                 held += out
                 if stream.failed and not told:
                     return self._not_begun(held)
                 if chunk and not (told or stream.done or len(held) > HELD_BYTES):
                     continue
-                response = await self._start(upstream, stream, held)
+                outlet = await self._start(upstream, stream, held)
             if not chunk:
                 break
             if limit.touch():
                 self._service.got_on(self._routed)
         self._end(stream, upstream.status)
-        await response.write_eof()
+        assert self.response is not None  # it was started
+        await self.response.write_eof()
         return None
 
     def _not_begun(self, held: bytes) -> NotBegun:
@@ -305,7 +307,7 @@ class Relay:
 
     async def _start(
         self, upstream: aiohttp.ClientResponse, stream: Carried, first: bytes
-    ) -> web.StreamResponse:
+    ) -> Outlet:
         self._note(stream.response)
         response = _Stream(status=upstream.status, headers=self._headers(upstream))
         if self._request.version < HttpVersion11:
@@ -313,7 +315,7 @@ class Relay:
         await response.prepare(self._request)
         self.response = response
         await response.write(first)
-        return response
+        return Outlet(self._request, response)
 
     def _headers(self, upstream: aiohttp.ClientResponse) -> CIMultiDict[str]:
         is_engine = self._routed.candidate.type == "engine"
