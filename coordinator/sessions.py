@@ -18,10 +18,9 @@ from coordinator.fence import Fence
 from coordinator.session import Session
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Own, Peers
-from coordinator.state.waiting import heard_within
 from coordinator.wire import Message
 from lineside import logs
-from lineside.clock import Clock
+from lineside.clock import Clock, heard_within
 from lineside.digest import Delta, SnapshotChunk
 from lineside.ids import EngineId, NodeId
 

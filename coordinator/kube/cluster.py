@@ -43,7 +43,7 @@ class KubeCluster:
         self.costs: DeletionCosts | None = None
         """`None`: pods get no deletion costs."""
         self._api, self._clock, self._settings = api, clock, settings
-        self._pods = PodEngines(self.mirror, rules, follow, settings.engine_key_file)
+        self._pods = PodEngines(self.mirror, rules, follow, clock, settings.engine_key_file)
         self._resources = CustomResources(
             mirror=self.mirror,
             rules=rules,
@@ -51,6 +51,7 @@ class KubeCluster:
             told=told,
             statuses=self.statuses,
             leads=self._leads,
+            clock=clock,
             find=lambda: find(store, settings.namespaces, clock.unix()),
         )
 

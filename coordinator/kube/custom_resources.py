@@ -7,7 +7,6 @@ that is away at the start is begun with as the store keeps it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 
 from coordinator.config import EngineSpec
 from coordinator.engines import Hosting
@@ -23,6 +22,7 @@ from coordinator.kube.status import Due, StatusWriter
 from coordinator.kube.written import Ident, Written
 from coordinator.rules import Bench, Resources, Rules
 from lineside import logs
+from lineside.clock import Clock, heard_within
 from lineside.findings import Finding, Place
 
 log = logs.get("coordinator.kube.custom_resources")
@@ -51,12 +51,14 @@ class CustomResources:
         told: Callable[[Resources], None],
         statuses: StatusWriter,
         leads: Callable[[], bool],
+        clock: Clock,
         find: Callable[[], Awaitable[Found]],
     ) -> None:
         """`told` hears of the set in force: when it is put there, and at each look; `find` says
         what the store keeps.
         """
         self._mirror, self._rules, self._settings = mirror, rules, settings
+        self._clock = clock
         self._told, self._statuses, self._leads, self._find = told, statuses, leads, find
         self._judgement = NOTHING
         self._objects: dict[Ident, Written] = {}
@@ -109,9 +111,9 @@ class CustomResources:
 
     async def _give_up(self, limit: asyncio.Timeout) -> None:
         """Wait no longer for a cluster that is away. One that is slow gets its time."""
-        await asyncio.sleep(KEPT_START_S)
-        while not self._mirror.away:  # noqa: ASYNC110 - many reflectors may say so
-            await asyncio.sleep(AWAY_LOOK_S)
+        await self._clock.sleep(KEPT_START_S)
+        while not self._mirror.away:
+            await self._clock.sleep(AWAY_LOOK_S)
         limit.reschedule(asyncio.get_running_loop().time())
 
     async def _begin(self, found: Found, kept: Kept) -> None:
@@ -125,9 +127,7 @@ class CustomResources:
     async def run(self) -> None:
         """Follow until cancelled."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._mirror.resources_changed.wait()
+            await heard_within(self._mirror.resources_changed, LOOK_S, self._clock)
             self._mirror.resources_changed.clear()
             if self._mirror.is_known:
                 await self._take()

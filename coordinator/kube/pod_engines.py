@@ -1,8 +1,6 @@
 """Pods that worker sets and the Gateway API's pools select, told to discovery as servers."""
 
-import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 from coordinator.config import EngineSpec
 from coordinator.engines import Hosting
@@ -10,6 +8,7 @@ from coordinator.kube.gateway_pools import is_gateway_pool
 from coordinator.kube.mirror import Mirror
 from coordinator.kube.pods import Roster, Selection, selection_of
 from coordinator.rules import Rules
+from lineside.clock import Clock, heard_within
 
 LOOK_S = 1.0
 """Between two looks when no pod changed: resources may have been rolled back."""
@@ -24,10 +23,15 @@ class PodEngines:
     """The only one that names pods to discovery."""
 
     def __init__(
-        self, mirror: Mirror, rules: Rules, follow: Follow, key_file: str | None = None
+        self,
+        mirror: Mirror,
+        rules: Rules,
+        follow: Follow,
+        clock: Clock,
+        key_file: str | None = None,
     ) -> None:
         """`follow` hears of every server that is in a pod; `key_file` has their key."""
-        self._mirror, self._rules, self._follow = mirror, rules, follow
+        self._mirror, self._rules, self._follow, self._clock = mirror, rules, follow, clock
         self._roster = Roster(key_file)
         self.told: Mapping[EngineSpec, Hosting] = {}
         """What discovery heard last."""
@@ -35,10 +39,8 @@ class PodEngines:
     async def run(self) -> None:
         """Follow until cancelled."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._mirror.pods_changed.wait()
-                    await asyncio.sleep(GATHER_S)
+            await heard_within(self._mirror.pods_changed, LOOK_S, self._clock)
+            await self._clock.sleep(GATHER_S)
             self._mirror.pods_changed.clear()
             if self._mirror.is_known:
                 self.look()

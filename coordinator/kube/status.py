@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +28,7 @@ from coordinator.kube.reading import decoded
 from coordinator.kube.reflection import Object
 from coordinator.kube.written import Ident, Written, written
 from lineside import logs
-from lineside.clock import Clock
+from lineside.clock import Clock, heard_within
 
 log = logs.get("coordinator.kube.status")
 
@@ -86,9 +85,7 @@ class StatusWriter:
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._wake.wait()
+            await heard_within(self._wake, LOOK_S, self._clock)
             self._wake.clear()
             if not self._leads():
                 continue

@@ -19,9 +19,8 @@ from contextlib import suppress
 from coordinator.state.following import Following
 from coordinator.state.store import LeaseId, LeaseLost, Store, StoreUnavailable, Write
 from coordinator.state.tenure import Tenure
-from coordinator.state.waiting import heard_within
 from lineside import logs
-from lineside.clock import Clock
+from lineside.clock import Clock, heard_within
 
 log = logs.get("coordinator.state.leader")
 

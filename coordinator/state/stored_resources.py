@@ -14,9 +14,8 @@ from coordinator.state import applied
 from coordinator.state.applied import Applied, Sets
 from coordinator.state.following import Following
 from coordinator.state.store import PUT_BACK_S, Store, StoreUnavailable
-from coordinator.state.waiting import heard_within
 from lineside import logs
-from lineside.clock import Clock
+from lineside.clock import Clock, heard_within
 from lineside.findings import Finding, Place
 from policies.model import API_VERSION, InferencePolicy, Metadata, PolicySpec, Reject, Rule
 

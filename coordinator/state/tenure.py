@@ -17,9 +17,8 @@ from coordinator.state.store import (
     StoreUnavailable,
     Write,
 )
-from coordinator.state.waiting import heard_within
 from lineside import logs
-from lineside.clock import Clock
+from lineside.clock import Clock, heard_within
 
 log = logs.get("coordinator.state.tenure")
 

@@ -23,8 +23,7 @@ from coordinator.state.store import (
     check,
 )
 from coordinator.state.stores import tables
-from coordinator.state.waiting import heard_within
-from lineside.clock import Clock, SystemClock
+from lineside.clock import Clock, SystemClock, heard_within
 
 T = TypeVar("T")
 
