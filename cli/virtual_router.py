@@ -19,6 +19,7 @@ from coordinator.decider import Decider
 from coordinator.engines import Engine, ServedModel
 from coordinator.index import GroupIndex, Slot, slots_of
 from coordinator.inflight import InFlight, PeerSum
+from coordinator.leaning import Fellows, Leaning
 from coordinator.limits import Unlimited, Usage
 from coordinator.measurement import OUTSTANDING_S, Units
 from coordinator.overlay import STRIDE, Overlay
@@ -138,6 +139,7 @@ class Parts:
     inflight: Callable[[Mapping[EngineId, PeerSum]], InFlight] = InFlight
     recent: Callable[[], RecentWork] = RecentWork
     pressure: Callable[[], Pressure] = Pressure
+    leaning: Callable[[Fellows], Leaning] = Leaning
     predictor: Callable[[], Predictor] = lambda: Learned(PRIOR_TOKENS_PER_S, PRIOR_STEP_S)
     outstanding_s: float = OUTSTANDING_S
 
@@ -199,6 +201,7 @@ class VirtualRouter:
             pressure=parts.pressure(),
             outstanding_s=parts.outstanding_s,
             claimed_elsewhere=peers.units,
+            leaning=parts.leaning(peers),
             clock=self._clock,
             rng=rng,
             secret=Secret(SECRET),

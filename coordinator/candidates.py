@@ -73,6 +73,8 @@ class Candidate:
     running: int = 0
     is_full: bool = False
     """A newcomer that has had its share of what is cold: it comes after the others."""
+    lean_s: float = 0.0
+    """How much cheaper than its cost it ranks, for it is of this coordinator's own share."""
     stage: str = ""
     """Of the policy's route, for those that were ranked."""
     dropped_by: str = ""

@@ -21,6 +21,7 @@ from coordinator.decider import Decider
 from coordinator.discovery import Discovery
 from coordinator.engines import Engine
 from coordinator.inflight import InFlight
+from coordinator.leaning import Leaning
 from coordinator.limits import Unlimited
 from coordinator.metrics import Metrics
 from coordinator.overlay import Overlay
@@ -79,6 +80,7 @@ def core_of(
         tokens=tokens,
         inflight=InFlight(peers.sums),
         claimed_elsewhere=peers.units,
+        leaning=Leaning(peers),
         overlay=Overlay(),
         recent=RecentWork(),
         predictor=learned,

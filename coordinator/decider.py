@@ -15,6 +15,7 @@ from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine, EngineView
 from coordinator.inflight import InFlight
+from coordinator.leaning import Leaning
 from coordinator.measurement import (
     OUTSTANDING_S,
     Facts,
@@ -90,6 +91,7 @@ class Decider:
     key_missing: KeyMissing = none_missing
     claimed_elsewhere: Callable[[Sequence[BlockKey]], Mapping[EngineId, int]] = lambda _: {}
     """What other coordinators sent there lately: leading units that engines will hold."""
+    leaning: Leaning = field(default_factory=Leaning)
     outstanding_s: float = OUTSTANDING_S
     clock: Clock
     rng: random.Random
@@ -144,19 +146,18 @@ class Decider:
             tokenized = seen.tokens[model]
             held = self._held(model, seen.request, tokenized, keys)
             busy = self.inflight.loads(field_.row.engines, now)
-            parts.append(
-                measure(
-                    field_,
-                    Facts(tokenized.count, load_tokens(seen.request, tokenized)),
-                    held,
-                    busy,
-                    self.recent.column,
-                    self.predictor,
-                    self.pressure.beta(model, busy.wait_s, now),
-                    self.outstanding_s,
-                    full,
-                )
+            part = measure(
+                field_,
+                Facts(tokenized.count, load_tokens(seen.request, tokenized)),
+                held,
+                busy,
+                self.recent.column,
+                self.predictor,
+                self.pressure.beta(model, busy.wait_s, now),
+                self.outstanding_s,
+                full,
             )
+            parts.append(self.leaning.lean(part) if self.leaning.fellows.active else part)
         expected = self.answers.expected_tokens(
             seen.tenant, ModelName(seen.request.model), seen.request.max_tokens
         )

@@ -32,6 +32,9 @@ Units: TypeAlias = tuple[int, int, int]
 OUTSTANDING_S = 0.02
 """Cost of each request in flight: keeps decode batches even where nothing is queued."""
 
+LEAN_S = 0.2
+"""How much dearer than the best an engine may be that a coordinator leans to: see `leaning`."""
+
 FULL_S = 1e4
 """What puts an engine behind all that are not full, whatever their queues."""
 
@@ -77,6 +80,9 @@ class Own(NamedTuple):
         return self.overlap + self.ahead
 
 
+NONE: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True)
 class Part:
     """What was measured of a field's runners, for one request. Each list has one entry for each."""
@@ -90,6 +96,8 @@ class Part:
     cost: Sequence[float]
     full: Container[EngineId] = ()
     """Newcomers that have had their share: see `ranking`."""
+    leaned: frozenset[int] = NONE
+    """Numbers of those that are preferred while there are other coordinators."""
 
     _ranking: list[Sequence[float]] = dataclasses.field(
         default_factory=list, init=False, repr=False, compare=False
@@ -104,13 +112,19 @@ class Part:
         return self._ranking[0]
 
     def _ranked(self) -> Sequence[float]:
-        if not self.full:
-            return self.cost
-        half = self.facts.load_tokens / 2
-        return [
-            each + FULL_S if name in self.full and own.cached < half else each
-            for each, name, own in zip(self.cost, self.field.row.engines, self.own, strict=True)
-        ]
+        ranking = self.cost
+        if self.full:
+            half = self.facts.load_tokens / 2
+            ranking = [
+                each + FULL_S if name in self.full and own.cached < half else each
+                for each, name, own in zip(self.cost, self.field.row.engines, self.own, strict=True)
+            ]
+        if self.leaned:
+            ranking = [each - self._lean_s(number) for number, each in enumerate(ranking)]
+        return ranking
+
+    def _lean_s(self, number: int) -> float:
+        return LEAN_S if number in self.leaned else 0.0
 
     def candidate(
         self,
@@ -139,7 +153,8 @@ class Part:
             cost=self.cost[number],
             queued=loads.queued[number],
             running=loads.outstanding[number] - loads.queued[number],
-            is_full=self.ranking[number] != self.cost[number],
+            is_full=self.ranking[number] > self.cost[number],
+            lean_s=self._lean_s(number),
             predicted_ttft_s=self.ttft_s(number),
             predicted_e2e_s=e2e_s,
             price=price,

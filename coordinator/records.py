@@ -184,7 +184,17 @@ def _decision_json(decision: Decision, served_by: Candidate) -> dict[str, Any]:
         "rank": served_by.target.rank,
         "predicted_ttft_s": served_by.predicted_ttft_s,
         "fallbacks": [c.target.id for c in decision.ranked if c is not served_by],
+        "leaned_over": _leaned_over(decision, served_by),
     }
+
+
+def _leaned_over(decision: Decision, served_by: Candidate) -> str | None:
+    """Return what cost alone would have chosen, where an engine of the own share was preferred."""
+    if not served_by.lean_s or served_by.cost is None:
+        return None
+    stage = [c for c in decision.ranked if c.stage == served_by.stage and c.cost is not None]
+    cheapest = min(stage, key=lambda each: each.cost or 0.0)
+    return cheapest.target.id if (cheapest.cost or 0.0) < served_by.cost else None
 
 
 def _verdict_json(decision: Decision | None) -> dict[str, Any]:
@@ -236,6 +246,7 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
         "pools": sorted(candidate.pools),
         "newcomer_full": candidate.is_full,
         "recent_s": candidate.recent_s,
+        "lean_s": candidate.lean_s,
         "cache_state": view.cache_state if view else None,
         "reason": candidate.reason,
         "dropped_by": candidate.dropped_by or None,

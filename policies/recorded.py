@@ -47,6 +47,8 @@ class RecordedCandidate(msgspec.Struct, frozen=True):
     freshness_s: float | None = None
     cost: float | None = None
     """What `minimize: PredictedTTFT` orders by, and no money."""
+    lean_s: float = 0.0
+    """What it orders by is so much less: the coordinator leant to it."""
     price: float | None = None
     ages: Ages = Ages()
 
@@ -189,7 +191,7 @@ def _measured(inventory: Inventory, record: Recorded) -> Measured:
             if (said := there[at]) is None
             else said.predicted_ttft_s
             if said.cost is None
-            else said.cost
+            else said.cost - said.lean_s
             for at in targets
         ]
 

@@ -24,6 +24,10 @@ SILENT_S = 2.0
 """A word that is older counts for nothing: its coordinator says something every 0.5 s."""
 
 
+ACTIVE_S = 10.0
+"""A coordinator that had nothing in flight for so long is asked nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Word:
     """One coordinator's word. `age_s` is as of its sending; `None`: it has said nothing so far."""
@@ -39,6 +43,10 @@ class _Heard:
     claims: Mapping[EngineId, frozenset[BlockKey]]
     at: float | None
     """When it was so, in our monotonic seconds."""
+
+    @property
+    def is_busy(self) -> bool:
+        return any(has.outstanding for has in self.engines.values())
 
     def counts(self, now: float) -> bool:
         return self.at is not None and now - self.at <= SILENT_S
@@ -83,13 +91,17 @@ class Peers:
     def __init__(self) -> None:
         self.sums: dict[EngineId, PeerSum] = {}
         """By engine, where there is anything."""
+        self.me = ""
+        """What agents know this coordinator by."""
+        self.active: frozenset[str] = frozenset()
+        """The others that had anything in flight lately: the same object until they change."""
         self._claimers: dict[BlockKey, set[EngineId]] = {}
-        self._me = ""
+        self._busy_at: dict[str, float] = {}
         self._nodes: dict[NodeId, _Node] = {}
 
     def call_me(self, name: str) -> None:
         """Note what agents know this coordinator by."""
-        self._me = name
+        self.me = name
 
     def has(self, node: NodeId) -> bool:
         """Return whether a node's agent has others to tell of us."""
@@ -110,7 +122,7 @@ class Peers:
         known.words = {
             word.coordinator: _heard(word, assigned, received_at)
             for word in words
-            if word.coordinator != self._me
+            if word.coordinator != self.me
         }
         self._bring(known, received_at)
 
@@ -119,11 +131,27 @@ class Peers:
         if known := self._nodes.pop(node, None):
             known.words = {}
             self._bring(known, now)
+            self._note_active(now)
 
     def look(self, now: float) -> None:
         """Let time pass: bring the sums up to date."""
         for known in self._nodes.values():
             self._bring(known, now)
+        self._note_active(now)
+
+    def _note_active(self, now: float) -> None:
+        """Note who had anything in flight lately, as far as it is still heard of."""
+        busy = self._busy_at
+        for known in self._nodes.values():
+            for name, heard in known.words.items():
+                if heard.is_busy and heard.counts(now):
+                    busy[name] = now
+        there = self.coordinators() if busy else ()
+        self._busy_at = {
+            name: at for name, at in busy.items() if name in there and now - at <= ACTIVE_S
+        }
+        if self._busy_at.keys() != self.active:
+            self.active = frozenset(self._busy_at)
 
     def units(self, keys: Sequence[BlockKey]) -> dict[EngineId, int]:
         """Return how many leading units engines will hold, by what others have sent them.
