@@ -32,6 +32,7 @@ from agent.sequence import Place
 from agent.subscriber import Subscriber
 from lineside import launch, logs, process
 from lineside.clock import Clock, SystemClock
+from lineside.core_log import CoreLog
 from lineside.ids import NodeId
 from lineside.schema import split_address
 
@@ -208,6 +209,7 @@ def start(arguments: argparse.Namespace) -> int:
     config = launch.configured(AgentConfig, arguments, os.environ)
     if isinstance(config, int):
         return config
+    CoreLog().open()  # why TLS fails is found out and told in words: see `agent.handshake`
     logs.setup(config.log_level)
     log.info("starting", config=config.masked())
     gc.set_threshold(*COLLECT)

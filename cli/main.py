@@ -12,6 +12,7 @@ from cli import certs, demo, doctor, get, policy, processes, replay, rollout, ro
 from cli.admin import Refused
 from cli.children import CouldNotRun
 from cli.parsing import Parser
+from lineside import core_log
 
 DESCRIPTION = """\
 Lineside routes each request to the vLLM engine that already holds its prompt."""
@@ -35,8 +36,10 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code. `argv` `None`: it is what the process is for."""
     arguments = parser().parse_args(argv)
+    if argv is None and getattr(arguments, "speaks_grpc", False):
+        core_log.silence()
     try:
         code: int = arguments.run(arguments)
     except (CouldNotRun, Refused) as error:

@@ -57,7 +57,7 @@ def add_to(commands: Subcommands) -> None:
         help="whom to trust there: an authority, or tls.crt in gateways.self_signed_dir"
         " (default: plaintext)",
     )
-    command.set_defaults(run=_route)
+    command.set_defaults(run=_route, speaks_grpc=True)
 
 
 def _route(arguments: argparse.Namespace) -> int:

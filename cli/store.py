@@ -98,7 +98,7 @@ def add_store(command: Parser) -> None:
     which = command.add_mutually_exclusive_group(required=True)
     which.add_argument("--config", type=Path, metavar="FILE", help="a coordinator's configuration")
     which.add_argument("--store", metavar="STORE", help="sqlite:PATH or etcd:http://HOST:PORT,...")
-    command.set_defaults(must_exist=True)
+    command.set_defaults(must_exist=True, speaks_grpc=True)
 
 
 @asynccontextmanager

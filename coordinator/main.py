@@ -22,8 +22,8 @@ from coordinator.doors.listeners import CLOSE_S, serving, serving_aside
 from coordinator.resources import unfit
 from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Coordinator
-from coordinator.trust.core_log import CoreLog
 from lineside import launch, logs, process
+from lineside.core_log import CoreLog
 from lineside.findings import Finding
 from lineside.schema import split_address
 
@@ -213,8 +213,7 @@ def start(arguments: argparse.Namespace) -> int:
     if isinstance(config, int):
         return config
     said = CoreLog()
-    if config.transport == "tls":
-        said.open()
+    said.open()
     logs.setup(config.log_level)
     log.info("starting", config=config.shown())
     return process.serve(partial(run, config, said=said))
