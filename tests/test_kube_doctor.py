@@ -745,6 +745,28 @@ async def test_in_a_namespace_without_lineside_it_is_said_where_it_runs() -> Non
     assert "rights" not in [report.name for report in reports]
 
 
+def without_lineside() -> dict[str, Any]:
+    answers = healthy() | {CRDS: listed(), SETS: Answer(404), f"{CORE}/pods": listed(vllm())}
+    return answers | {f"/apis/apps/v1/namespaces/{NS}/daemonsets": listed()}
+
+
+async def test_before_it_is_installed_that_is_all_that_is_said_of_lineside() -> None:
+    said = await examined(without_lineside())
+    assert [each[:3] for each in said] == [
+        ("coordinators", "problem", "Lineside is not installed in lineside")
+    ]
+    assert "helm upgrade --install lineside deploy/charts/lineside -n lineside" in said[0][3]
+    reports = judged(await look(Scripted(without_lineside(), set()), NS), "0.1.0", NOW)
+    assert [each.name for each in reports] == ["cluster", "coordinators", f"engine {NS}/vllm-a-0"]
+
+
+async def test_what_cannot_be_seen_is_not_said_to_be_absent() -> None:
+    hidden = {f"/apis/apps/v1/namespaces/{NS}/daemonsets": Answer(403)}
+    said = await examined(without_lineside() | hidden)
+    assert "Lineside is not installed in lineside" not in [each[2] for each in said]
+    assert "no coordinator runs in lineside" in [each[2] for each in said]
+
+
 class Paged(Scripted):
     """Hands out a list of pods one at a time."""
 

@@ -33,9 +33,18 @@ CRDS = "helm upgrade --install lineside-crds deploy/charts/lineside-crds"
 
 
 def judged(seen: Seen, release: str, now: datetime) -> list[Report]:
-    """Return a report on each part; `release` is our own."""
+    """Return a report on each part; `release` is our own.
+
+    Where Lineside is not installed that is all there is to say of it: the rest would follow.
+    """
+    cluster = _part("cluster", [*_cluster(seen), *_blind(seen)])
+    if _is_absent(seen):
+        definitions = [each for each in _definitions(seen) if each.code != "missing"]
+        absent = _part("coordinators", [_absent(seen)])
+        reports = [cluster, _part("definitions", definitions), absent, *_engines(seen)]
+        return [report for report in reports if report.checks]
     reports = [
-        _part("cluster", [*_cluster(seen), *_blind(seen)]),
+        cluster,
         _part("definitions", [*_definitions(seen)]),
         _part("coordinators", [*_coordinators(seen, release)]),
         _part("agents", [*_agents(seen, release)]),
@@ -43,16 +52,42 @@ def judged(seen: Seen, release: str, now: datetime) -> list[Report]:
         _part("network", [*_network(seen)]),
         _part("rights", [*_rights(seen)]),
         _part("certificates", [*_certificates(seen, now)]),
+        *_engines(seen),
     ]
     if not seen.servers:
         text = "no pod runs vLLM here, and no InferenceWorkerSet selects one"
         help = "see deploy/examples/vllm.yaml; -n names the namespace of Lineside"
         reports.append(_part("engines", [Check("engines", "warning", text, help)]))
+    return [report for report in reports if report.checks]
+
+
+def _engines(seen: Seen) -> Iterator[Report]:
+    """Yield a report on each engine; that it has no agent follows where there is none at all."""
     for server in seen.servers:
         has_key = seen.config is None or seen.config.kubernetes.engine_key_file is not None
         found = of_engine(server, seen.agents, seen.policies, has_key)
-        reports.append(_part(f"engine {server.name}", found, server.answered))
-    return [report for report in reports if report.checks]
+        if not (seen.agents or _agent_sets(seen)):
+            found = [each for each in found if each.code != "agent"]
+        yield _part(f"engine {server.name}", found, server.answered)
+
+
+def _is_absent(seen: Seen) -> bool:
+    """Whether nothing of Lineside runs in the namespace, as far as everything could be seen."""
+    return not (seen.coordinators or seen.agents or seen.workloads or seen.blinds)
+
+
+def _absent(seen: Seen) -> Check:
+    if seen.others:
+        text = f"no coordinator runs in {seen.namespace}"
+        help = f"it runs in {', '.join(seen.others)}: name that with -n"
+        return Check("coordinators", "problem", text, help)
+    chart = f"helm upgrade --install lineside deploy/charts/lineside -n {seen.namespace}"
+    help = f"README.md, In a cluster: {CRDS}; {chart} -f VALUES; or -n names where it is"
+    return Check("absent", "problem", f"Lineside is not installed in {seen.namespace}", help)
+
+
+def _agent_sets(seen: Seen) -> list[Mapping[str, Any]]:
+    return [each for each in seen.workloads if each["kind"] == "DaemonSet"]
 
 
 def _part(name: str, checks: list[Check], reached: bool | None = None) -> Report:
@@ -186,7 +221,7 @@ def _tokenizer(labels: Mapping[str, str]) -> Check:
 
 
 def _agents(seen: Seen, release: str) -> Iterator[Check]:
-    sets = [each for each in seen.workloads if each["kind"] == "DaemonSet"]
+    sets = _agent_sets(seen)
     if not sets:
         text = "no agents are deployed: what engines have cached is not known, all go by load alone"
         yield Check("agents", "problem", text, "agent.enabled, or kubectl apply -k daemonset")
