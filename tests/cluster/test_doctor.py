@@ -41,8 +41,8 @@ def test_a_cluster_with_nothing_in_it_is_told_what_lacks(whole: Whole) -> None:
             "Kubernetes v1.20.2: definitions have rules in CEL, which it does not know",
         )
     ]
-    assert parts["coordinators"] == [("problem", "coordinators", "no coordinator runs in nowhere")]
-    assert [(level, code) for level, code, _ in parts["agents"]] == [("problem", "agents")]
+    absent = ("problem", "absent", "Lineside is not installed in nowhere")
+    assert parts == {"cluster": parts["cluster"], "coordinators": [absent]}
 
 
 def test_manifests_that_were_applied_are_found_and_judged(applied: Whole) -> None:
