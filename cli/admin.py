@@ -7,15 +7,17 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+from rich.console import RenderableType
 
 from cli.children import CouldNotRun
 from cli.parsing import Parser
+from cli.shown import console, print_json
 
 DEFAULT = "http://127.0.0.1:9090"
 URL_VARIABLE = "LINESIDE_ADMIN"
@@ -111,6 +113,21 @@ async def ask(
             f"is a coordinator running, and is that its admin listener? --admin or {URL_VARIABLE}"
             " names another",
         ) from None
+
+
+def show(
+    arguments: argparse.Namespace,
+    path: str,
+    kind: type[list[Any]] | type[dict[str, Any]],
+    shown: Callable[[Any], RenderableType],
+) -> int:
+    """Ask, and print what is said: as it is with `--json`, else as `shown` makes it."""
+    said = asyncio.run(ask(listener(arguments), path, kind))
+    if arguments.json:
+        print_json(said)
+    else:
+        console().print(shown(said))
+    return 0
 
 
 async def _read(whom: Listener, answer: aiohttp.ClientResponse) -> bytes:

@@ -1,7 +1,5 @@
 """`lineside get members`: who belongs to the cluster, as one coordinator sees it."""
 
-import argparse
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +9,7 @@ from rich.text import Text
 
 from cli import admin
 from cli.commands import Subcommands
-from cli.shown import Fitting, console, moment, number, print_json, seconds, table, text
+from cli.shown import Fitting, moment, number, seconds, table, text
 
 LISTENERS = ("http", "grpc", "admin")
 
@@ -24,16 +22,11 @@ def add_to(things: Subcommands) -> None:
         description="Show the coordinators that share a store, and whom each agent reports to.",
     )
     admin.add_options(members)
-    members.set_defaults(run=lambda arguments: asyncio.run(_members(arguments)))
-
-
-async def _members(arguments: argparse.Namespace) -> int:
-    said = await admin.ask(admin.listener(arguments), "/debug/members", dict)
-    if arguments.json:
-        print_json(said)
-    else:
-        console().print(members_shown(said, time.time()))
-    return 0
+    members.set_defaults(
+        run=lambda arguments: admin.show(
+            arguments, "/debug/members", dict, lambda said: members_shown(said, time.time())
+        )
+    )
 
 
 def members_shown(said: Mapping[str, Any], now: float) -> Group:

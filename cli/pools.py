@@ -1,7 +1,5 @@
 """`lineside get pools`: which engines are in which pool, and which providers there are."""
 
-import argparse
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,7 +8,7 @@ from rich.text import Text
 
 from cli import admin
 from cli.commands import Subcommands
-from cli.shown import console, number, print_json, table, text
+from cli.shown import number, table, text
 
 
 def add_to(things: Subcommands) -> None:
@@ -21,16 +19,9 @@ def add_to(things: Subcommands) -> None:
         description="Show each pool with its engines, and each provider.",
     )
     admin.add_options(pools)
-    pools.set_defaults(run=lambda arguments: asyncio.run(_pools(arguments)))
-
-
-async def _pools(arguments: argparse.Namespace) -> int:
-    said = await admin.ask(admin.listener(arguments), "/debug/pools", list)
-    if arguments.json:
-        print_json(said)
-    else:
-        console().print(pools_shown(said))
-    return 0
+    pools.set_defaults(
+        run=lambda arguments: admin.show(arguments, "/debug/pools", list, pools_shown)
+    )
 
 
 def pools_shown(said: Iterable[Mapping[str, Any]]) -> Group:

@@ -22,24 +22,11 @@ from coordinator.tokens.tokenized import Reason, Tokenized, TokenState
 from coordinator.tokens.tokenizer import Tokenizer
 from lineside.hashing import pack
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
+from tests.manual_clock import RushingClock
 
 MODEL = str(Path(__file__).parents[1] / "simulate" / "model")
 LOADED = Tokenizer.load(MODEL)
 EXACT, UNKNOWN = TokenState.EXACT, TokenState.UNKNOWN
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def unix(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def engine(tokenizer: str | None = MODEL, name: str = "a") -> Engine:
@@ -70,12 +57,12 @@ def chat(content: Any, **fields: Any) -> Canonical:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+def clock() -> RushingClock:
+    return RushingClock()
 
 
 @pytest.fixture
-async def tokens(clock: ManualClock) -> AsyncIterator[Tokens]:
+async def tokens(clock: RushingClock) -> AsyncIterator[Tokens]:
     async with aiohttp.ClientSession() as http:
         tokens = Tokens(clock, http, budget_s=5.0)
         yield tokens
@@ -148,7 +135,7 @@ async def test_one_very_long_text_at_a_time_leaves_a_thread_for_the_rest(tokens:
     assert (await tokens.of(long, engines)).state is EXACT
 
 
-async def test_out_of_budget_a_request_has_no_tokens(clock: ManualClock) -> None:
+async def test_out_of_budget_a_request_has_no_tokens(clock: RushingClock) -> None:
     async with aiohttp.ClientSession() as http:
         hurried = Tokens(clock, http, budget_s=0.0)
         await hurried.load(MODEL)
@@ -200,7 +187,7 @@ async def test_media_without_a_tokenizer_is_unknown(tokens: Tokens) -> None:
 
 
 async def test_a_directory_that_cannot_be_read_is_tried_again(
-    tokens: Tokens, clock: ManualClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tokens: Tokens, clock: RushingClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = str(tmp_path)
     with caplog.at_level(logging.WARNING):

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,6 +26,7 @@ from lineside.ids import BlockKey, Medium
 from lineside.v1 import agents_pb2 as pb
 from lineside.v1 import agents_pb2_grpc as rpc
 from tests.captures import frames, rows
+from tests.processes import running
 from tests.waiting import until
 
 pytestmark = pytest.mark.flow
@@ -291,28 +290,10 @@ async def test_an_engine_that_is_not_there_is_waited_for() -> None:
 # --- the process --------------------------------------------------------------------------------
 
 
-async def start(config: object) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "agent.main",
-        "--config",
-        "-",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"},
-    )
-    assert process.stdin
-    process.stdin.write(json.dumps(config).encode())
-    process.stdin.close()
-    return process
-
-
 async def test_the_process_says_where_it_listens_and_ends_on_term() -> None:
-    process = await start(
-        {"coordinators": ["127.0.0.1:1"], "transport": "plaintext", "token": "hunter2"}
+    process = await running(
+        "agent.main",
+        {"coordinators": ["127.0.0.1:1"], "transport": "plaintext", "token": "hunter2"},
     )
     assert process.stdout
     async with asyncio.timeout(10):
@@ -352,7 +333,7 @@ async def test_the_process_says_where_it_listens_and_ends_on_term() -> None:
     ],
 )
 async def test_the_process_says_why_it_cannot_run(config: object, code: int, error: bytes) -> None:
-    process = await start(config)
+    process = await running("agent.main", config)
     async with asyncio.timeout(10):
         output, errors = await process.communicate()
     assert (process.returncode, output) == (code, b"")

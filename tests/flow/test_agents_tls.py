@@ -19,6 +19,7 @@ from agent.dialling import Dialling
 from agent.report import Reporter
 from coordinator.trust.handshakes import CAUSES, NAME, OURS, PLAINTEXT, Cause
 from lineside.ids import NodeId
+from tests import processes
 from tests.authority import Authority, Pair
 from tests.streams import CLOCK, FakeHub
 from tests.waiting import until
@@ -64,15 +65,8 @@ async def coordinator(folder: Path, **settings: Any) -> AsyncIterator[Coordinato
         },
         **settings,
     }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "coordinator.main", "--config", "-"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin and process.stdout and process.stderr
-    process.stdin.write(json.dumps(config).encode())
-    process.stdin.close()
+    process = await processes.running("coordinator.main", config)
+    assert process.stdout and process.stderr
     said: list[dict[str, Any]] = []
 
     async def listen(errors: asyncio.StreamReader) -> None:

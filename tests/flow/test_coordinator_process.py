@@ -3,29 +3,15 @@
 import asyncio
 import json
 import signal
-import sys
 from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.fakes import MODEL, FakeEngine, fake_engines
+from tests.processes import running
 
 pytestmark = pytest.mark.flow
-
-
-async def start(config: dict[str, Any]) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "coordinator.main", "--config", "-"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(config).encode())
-    process.stdin.close()
-    return process
 
 
 def settings(*engines: FakeEngine) -> dict[str, Any]:
@@ -35,7 +21,7 @@ def settings(*engines: FakeEngine) -> dict[str, Any]:
 
 async def test_a_process_serves_and_stops_on_sigterm() -> None:
     async with fake_engines(FakeEngine()) as (engine,), asyncio.timeout(20):
-        process = await start(settings(engine) | {"agent_token": "s3cret"})
+        process = await running("coordinator.main", settings(engine) | {"agent_token": "s3cret"})
         assert process.stdout is not None
         listening = json.loads(await process.stdout.readline())["listening"]
         assert set(listening) == {"http", "grpc", "admin"}
@@ -81,7 +67,7 @@ async def test_a_process_serves_and_stops_on_sigterm() -> None:
 )
 async def test_what_cannot_run_says_why(config: dict[str, Any], code: int, said: bytes) -> None:
     async with asyncio.timeout(20):
-        process = await start(config)
+        process = await running("coordinator.main", config)
         _, err = await process.communicate()
         assert process.returncode == code
         assert said in err

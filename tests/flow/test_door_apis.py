@@ -51,15 +51,6 @@ def servers() -> Iterator[tuple[Sim, Sim]]:
         yield Sim(one["http"]), Sim(two["http"])
 
 
-@pytest.fixture
-async def sims(servers: tuple[Sim, Sim]) -> AsyncIterator[tuple[Sim, Sim]]:
-    try:
-        yield servers
-    finally:
-        for server in servers:
-            await server.heal()
-
-
 def asked(body: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"model": MODEL, **body, **more}
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests import simulated
+from tests import processes, simulated
 from tests.waiting import until
 
 pytestmark = pytest.mark.flow
@@ -56,15 +55,8 @@ async def coordinator_of(engine: str, drain_s: float) -> AsyncIterator[Process]:
         "engines": [{"url": f"http://{engine}"}],
         "drain_s": drain_s,
     }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "coordinator.main", "--config", "-"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(json.dumps(config).encode())
-    process.stdin.close()
+    process = await processes.running("coordinator.main", config)
+    assert process.stdout is not None
     async with asyncio.timeout(20), aiohttp.ClientSession() as session:
         where = json.loads(await process.stdout.readline())["listening"]
         running = Process(process, session, f"http://{where['http']}", f"http://{where['admin']}")

@@ -20,26 +20,13 @@ from coordinator.tokens.tokenized import Tokenized, TokenState
 from coordinator.tokens.tokenizer import Tokenizer
 from lineside.hashing import pack
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
+from tests.manual_clock import RushingClock
 
 pytestmark = pytest.mark.flow
 
 MODEL = str(Path(__file__).parents[2] / "simulate" / "model")
 LOADED = Tokenizer.load(MODEL)
 Answer = Callable[[dict[str, Any]], Awaitable[web.StreamResponse]]
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def unix(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 class FakeEngine:
@@ -173,18 +160,18 @@ async def other() -> AsyncIterator[FakeEngine]:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+def clock() -> RushingClock:
+    return RushingClock()
 
 
 @pytest.fixture
-async def tokens(clock: ManualClock) -> AsyncIterator[Tokens]:
+async def tokens(clock: RushingClock) -> AsyncIterator[Tokens]:
     async with tokens_with(clock, budget_s=5.0) as tokens:
         yield tokens
 
 
 @asynccontextmanager
-async def tokens_with(clock: ManualClock, budget_s: float) -> AsyncIterator[Tokens]:
+async def tokens_with(clock: RushingClock, budget_s: float) -> AsyncIterator[Tokens]:
     async with aiohttp.ClientSession() as http:
         tokens = Tokens(clock, http, budget_s)
         yield tokens
@@ -217,7 +204,7 @@ async def test_a_clients_template_is_for_the_engine_to_judge(
 
 
 async def test_a_slow_engine_costs_the_budget_and_then_nothing(
-    clock: ManualClock, fake: FakeEngine
+    clock: RushingClock, fake: FakeEngine
 ) -> None:
     fake.answer = never
     engines = [fake.engine()]
@@ -232,7 +219,7 @@ async def test_a_slow_engine_costs_the_budget_and_then_nothing(
 
 
 async def test_an_engine_that_recovers_is_asked_again(
-    tokens: Tokens, clock: ManualClock, fake: FakeEngine
+    tokens: Tokens, clock: RushingClock, fake: FakeEngine
 ) -> None:
     fake.answer = with_status(500)
     for _ in range(OPENS_AFTER):
@@ -464,7 +451,7 @@ async def test_an_engine_that_left_is_not_asked_again(fake: FakeEngine) -> None:
         assert fake.asked == asked
 
 
-class WaitingClock(ManualClock):
+class WaitingClock(RushingClock):
     """Sleeps until it is woken."""
 
     def __init__(self) -> None:

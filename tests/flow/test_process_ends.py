@@ -4,11 +4,12 @@ import asyncio
 import json
 import signal
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.processes import running, started
 
 pytestmark = pytest.mark.flow
 
@@ -17,24 +18,10 @@ AGENT = {"transport": "plaintext", "coordinators": ["127.0.0.1:1"]}
 COORDINATOR = {"transport": "plaintext", "http": ANY, "grpc": ANY, "admin": ANY}
 
 
-async def started(*words: str, config: dict[str, Any] | None = None) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *words,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(config).encode())
-    process.stdin.close()
-    return process
-
-
 async def last_words(module: str, config: dict[str, Any]) -> str:
     """Return what a process says last that cannot run."""
     async with asyncio.timeout(20):
-        process = await started("-m", module, "--config", "-", config=config)
+        process = await running(module, config)
         out, err = await process.communicate()
     assert (process.returncode, out) == (3, b"")
     assert b"Traceback" not in err

@@ -4,13 +4,15 @@
 """
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.vllm import model
+from tests.vllm.asks import chat
+from tests.vllm.product import Product, product
 from tests.vllm.servers import Fleet, Server
 
 
@@ -61,6 +63,17 @@ def pair(fleet: Fleet, adapter: Path) -> tuple[Server, Server]:
         server.wait()
     one, two = servers
     return one, two
+
+
+@pytest.fixture
+async def front(pair: tuple[Server, Server], tmp_path: Path) -> AsyncIterator[Product]:
+    """The product before both engines, their caches empty."""
+    for server in pair:
+        server.empty()
+    async with product(tmp_path, *({"url": server.url} for server in pair)) as front:
+        await front.until_states("live", "live")
+        await front.until_loaded(*chat())
+        yield front
 
 
 @pytest.hookimpl(wrapper=True)

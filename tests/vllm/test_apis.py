@@ -1,7 +1,5 @@
 """Messages, responses and token counts of real engines: their tokens and keys are ours."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +7,7 @@ import pytest
 from tests.vllm.asks import BOUND, MESSAGES, SYSTEM, Request, chat, known
 from tests.vllm.mix import TOOLS
 from tests.vllm.model import NAME
-from tests.vllm.product import Product, product
-from tests.vllm.servers import Server
+from tests.vllm.product import Product
 
 pytestmark = pytest.mark.vllm
 
@@ -35,17 +32,6 @@ def message(*turns: Any, **more: Any) -> Request:
 def response(given: Any = ASK["content"], **more: Any) -> Request:
     body = {"model": NAME, "input": given, "max_output_tokens": 8, "temperature": 0}
     return "/v1/responses", {**body, "instructions": LEAD, **more}
-
-
-@pytest.fixture
-async def front(pair: tuple[Server, Server], tmp_path: Path) -> AsyncIterator[Product]:
-    """The product before both engines, their caches empty."""
-    for server in pair:
-        server.empty()
-    async with product(tmp_path, *({"url": server.url} for server in pair)) as front:
-        await front.until_states("live", "live")
-        await front.until_loaded(*chat())
-        yield front
 
 
 @pytest.mark.parametrize(

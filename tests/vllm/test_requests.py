@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tests.vllm.asks import (
 )
 from tests.vllm.mix import TOOLS
 from tests.vllm.model import ADAPTER, BLOCK
-from tests.vllm.product import Answer, Product, product
+from tests.vllm.product import Answer, Product
 from tests.vllm.servers import BLOCKS, Server
 from tests.vllm.witness import Witness
 from tests.waiting import until
@@ -44,17 +43,6 @@ CALLED = {
 }
 RESULT = {"role": "tool", "tool_call_id": "call-1", "content": "Sun, then rain. " * 20}
 PARTS = [{"type": "text", "text": "What is"}, {"type": "text", "text": " a tuple?"}]
-
-
-@pytest.fixture
-async def front(pair: tuple[Server, Server], tmp_path: Path) -> AsyncIterator[Product]:
-    """The product before both engines, their caches empty."""
-    for server in pair:
-        server.empty()
-    async with product(tmp_path, *({"url": server.url} for server in pair)) as front:
-        await front.until_states("live", "live")
-        await front.until_loaded(*chat())
-        yield front
 
 
 @pytest.mark.parametrize(
