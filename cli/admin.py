@@ -75,7 +75,8 @@ def _url(text: str) -> str:
         port = None
     bare = not (url.path.strip("/") or url.query or url.fragment or "@" in url.netloc)
     if url.scheme not in ("http", "https") or not (port or url.hostname) or not bare:
-        raise argparse.ArgumentTypeError("write http://HOST:PORT of the admin listener")
+        said = f"write http://HOST:PORT of the admin listener, here or in {URL_VARIABLE}"
+        raise argparse.ArgumentTypeError(said)
     host = url.netloc if url.hostname else f"127.0.0.1:{port}"
     return f"{url.scheme}://{host}"
 
@@ -174,6 +175,10 @@ def _stranger(whom: Listener) -> CouldNotRun:
 def _why(error: aiohttp.ClientError) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "there is no such host"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not trusted here"
+    if isinstance(error, aiohttp.ClientSSLError):
+        return "TLS fails: an admin listener speaks http"
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
         return os.strerror(error.os_error.errno).lower()
     return "the connection broke"

@@ -137,3 +137,11 @@ def _hinted(message: str, word: str, known: Collection[str]) -> str:
     listed = ", ".join(f"`{each}`" for each in known)
     known_few = f"there are {listed}" if len(known) <= LISTED else "see --help"
     return f"{message}; {did_you_mean(word, known, NEAR) or known_few}"
+
+
+def store_named(text: str) -> str:
+    """Read what names a store. Raises `argparse.ArgumentTypeError`."""
+    if (text != "memory" and not text.startswith(("sqlite:", "etcd:http"))) or text == "sqlite:":
+        known = "write memory, sqlite:PATH or etcd:http://HOST:PORT,..."
+        raise argparse.ArgumentTypeError(f"`{text}` is not a store: {known}")
+    return text

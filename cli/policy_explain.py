@@ -44,6 +44,10 @@ COLUMNS = (
 )
 """Those are shown of which something is known, or that say that nothing is queued."""
 
+NO_STATE = """\
+of the cluster only what FILES hold is known here: --state takes a ClusterState,
+or what `lineside get engines --json` prints"""
+
 
 def add_to(commands: Subcommands) -> None:
     """Add the command."""
@@ -89,6 +93,8 @@ def _explain(arguments: argparse.Namespace) -> int:
         print_json(trial.to_json())
     else:
         console().print(explained(trial))
+        if trial.refusal and arguments.state is None and not said.states:
+            console().print(NO_STATE)
     return FINDINGS if trial.refusal else CLEAN
 
 

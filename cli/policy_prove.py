@@ -7,7 +7,7 @@ from typing import Any
 from cli.commands import Subcommands
 from cli.resources import CLEAN, FINDINGS, add_files, given, tell
 from cli.shown import print_json
-from policies.checks.proofs import Malformed, parse_never
+from policies.checks.proofs import Claim, Malformed, parse_never, vacuous
 from policies.confirm import Reached
 from policies.facts import RequestFacts, Target
 from policies.model import BackendSelector, BackendType
@@ -21,8 +21,8 @@ whatever else is so: every rule, stage, fallback, and the default route.
 Answers `holds`, a counterexample (a request and a cluster, which `explain`
 takes), or `undecided`.
 
-Exit codes: 0 holds, 1 counterexample, undecided or findings, 2 usage,
-3 could not run."""
+Exit codes: 0 holds, 1 counterexample, undecided, findings, or it holds of a
+backend that there is not; 2 usage, 3 could not run."""
 
 
 def add_to(commands: Subcommands) -> None:
@@ -56,11 +56,20 @@ def _prove(arguments: argparse.Namespace) -> int:
         return tell(said.findings, arguments.json)
     inventory = offline_inventory(said.resources)
     proof = prove(said.policies, arguments.tag, arguments.never, inventory)
+    claim = Claim(arguments.tag, arguments.never)
+    doubts = [
+        "; ".join(filter(None, (found.message, found.help)))
+        for found in vacuous(claim, said.policies, inventory)
+    ]
     if arguments.json:
-        print_json(proof_json(proof))
+        print_json(proof_json(proof) | {"doubts": doubts})
     else:
         print("\n".join(told(proof, arguments.tag, arguments.never)))
-    return CLEAN if isinstance(proof, Holds) else FINDINGS
+        for doubt in doubts:
+            print(f"doubt: {doubt}")
+    # What holds because a name is mistyped is no proof that a pipeline may go by.
+    is_proved = isinstance(proof, Holds) and not (doubts and proof.targets == 0)
+    return CLEAN if is_proved else FINDINGS
 
 
 def told(proof: Proof, tag: str, never: BackendSelector) -> list[str]:

@@ -53,21 +53,28 @@ class Stack:
 
     async def engines(self, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
         """Return what `/debug/engines` says. Raises `CouldNotRun`."""
-        return await self._ask(session, "/debug/engines")
+        engines: list[dict[str, Any]] = await self._ask(session, "/debug/engines")
+        return engines
+
+    async def policies(self, session: aiohttp.ClientSession) -> dict[str, Any]:
+        """Return what `/debug/policies` says. Raises `CouldNotRun`."""
+        policies: dict[str, Any] = await self._ask(session, "/debug/policies")
+        return policies
 
     async def decisions(self, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
         """Return the records that are kept, newest first. Raises `CouldNotRun`."""
-        return await self._ask(session, f"/debug/decisions?limit={MOST_DECISIONS}")
+        path = f"/debug/decisions?limit={MOST_DECISIONS}"
+        records: list[dict[str, Any]] = await self._ask(session, path)
+        return records
 
-    async def _ask(self, session: aiohttp.ClientSession, path: str) -> list[dict[str, Any]]:
+    async def _ask(self, session: aiohttp.ClientSession, path: str) -> Any:
         async with session.get(f"{self.admin}{path}") as answer:
             if answer.status != 200:
                 raise CouldNotRun(
                     f"{self.admin} answered {answer.status} to this machine",
                     "name a loopback address, such as 127.0.0.1:9090, for the admin listener",
                 )
-            found: list[dict[str, Any]] = await answer.json()
-            return found
+            return await answer.json()
 
     async def wait_fresh(
         self, session: aiohttp.ClientSession, count: int, limit_s: float

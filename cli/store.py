@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from cli.admin import Refused
 from cli.children import CouldNotRun
 from cli.commands import Subcommands
-from cli.parsing import Parser
+from cli.parsing import Parser, store_named
 from cli.shown import console, number, print_json, seconds, table, text
 from coordinator.config import Config
 from coordinator.state import copies
@@ -97,7 +97,12 @@ def add_store(command: Parser) -> None:
     """Add the options that say which store a command is about."""
     which = command.add_mutually_exclusive_group(required=True)
     which.add_argument("--config", type=Path, metavar="FILE", help="a coordinator's configuration")
-    which.add_argument("--store", metavar="STORE", help="sqlite:PATH or etcd:http://HOST:PORT,...")
+    which.add_argument(
+        "--store",
+        type=store_named,
+        metavar="STORE",
+        help="sqlite:PATH or etcd:http://HOST:PORT,...",
+    )
     command.set_defaults(must_exist=True, speaks_grpc=True)
 
 

@@ -9,6 +9,7 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,10 +17,11 @@ from urllib.parse import urlsplit
 import aiohttp
 from rich.table import Table
 
+from cli import admin
 from cli.children import first_failure, keep
 from cli.commands import Subcommands
 from cli.examination import WRONG, Report, examine, shown
-from cli.parsing import Parser
+from cli.parsing import Parser, store_named
 from cli.shown import Out
 from cli.stack import Stack, running
 from coordinator.resources import unfit
@@ -58,7 +60,7 @@ def add_to(commands: Subcommands) -> None:
     command.add_argument(
         "--store",
         default="memory",
-        type=_store,
+        type=store_named,
         metavar="sqlite:PATH",
         help="keep state over restarts (or etcd:URL; default: memory)",
     )
@@ -201,13 +203,6 @@ def _address(text: str) -> str:
     return f"{host or '127.0.0.1'}:{port}"
 
 
-def _store(text: str) -> str:
-    if (text != "memory" and not text.startswith(("sqlite:", "etcd:http"))) or text == "sqlite:":
-        known = "write memory, sqlite:PATH or etcd:http://HOST:PORT,..."
-        raise argparse.ArgumentTypeError(f"`{text}` is not a store: {known}")
-    return text
-
-
 def _positive(text: str) -> float:
     try:
         value = float(text)
@@ -283,6 +278,9 @@ async def _tell(stack: Stack, specs: Sequence[Mapping[str, Any]], as_json: bool)
         engines, reports = await asyncio.gather(
             stack.wait_fresh(session, len(specs), FIRST_LOOK_S), _examined(specs)
         )
+        policies: Mapping[str, Any] = {"policies": ()}
+        with suppress(aiohttp.ClientError):  # it died; whoever keeps it says so
+            policies = await stack.policies(session)
     if as_json:
         where = stack.listening
         checks = {report.name: report.to_json()["checks"] for report in reports}
@@ -295,7 +293,9 @@ async def _tell(stack: Stack, specs: Sequence[Mapping[str, Any]], as_json: bool)
         console.print(shown(reports, WRONG), soft_wrap=True)
     console.print(
         f"\ngateway  {stack.http}/v1\nrouting  {stack.listening['grpc']} (gRPC, plaintext)\n"
-        f"debug    {stack.admin}/debug/engines\nCtrl-C ends it\n",
+        f"admin    {stack.admin}/\n{_policies(policies)}"
+        "look     lineside get engines --watch, get decisions, route -f REQUEST.json"
+        f"{_named(stack.admin)}\nCtrl-C ends it\n",
         soft_wrap=True,
     )
     if model := next((engine["model"] for engine in engines if engine["model"]), None):
@@ -310,6 +310,20 @@ async def _tell(stack: Stack, specs: Sequence[Mapping[str, Any]], as_json: bool)
             "no engine answers yet: start vLLM there, or correct --engine; Lineside keeps looking",
             soft_wrap=True,
         )
+
+
+def _policies(said: Mapping[str, Any]) -> str:
+    """Return a line on the policies in force, where there are any."""
+    if not (in_force := len(said["policies"])):
+        return ""
+    warnings = len(said.get("findings") or ())
+    warned = f", {warnings} warning{'s' * (warnings != 1)}" if warnings else ""
+    return f"policies {in_force} in force{warned}: lineside get policies\n"
+
+
+def _named(url: str) -> str:
+    """Return the option that names an admin listener, where commands do not look there anyway."""
+    return "" if url == admin.DEFAULT else f" --admin {url}"
 
 
 async def _examined(specs: Sequence[Mapping[str, Any]]) -> list[Report]:

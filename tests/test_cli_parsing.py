@@ -75,6 +75,11 @@ def test_rare_options_are_kept_for_help_all(capsys: pytest.CaptureFixture[str]) 
             id="an address with more than an address",
         ),
         pytest.param(
+            ["store", "check", "--store", "redis:"],
+            "lineside store check: argument --store: `redis:` is not a store: write memory,",
+            id="a store of another kind",
+        ),
+        pytest.param(
             ["replay", "t.jsonl", "--strategy", "orcle"],
             "lineside replay: --strategy cannot be `orcle`; did you mean `oracle`? it is one of "
             + ", ".join(ALL),

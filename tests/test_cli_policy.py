@@ -128,7 +128,8 @@ def test_a_counterexample_can_be_explained(tmp_path: Path, ran: Ran) -> None:
     for resources in ([BURST], [BURST, CLUSTER]):
         ask = ("prove", "--tag", "pii-detected", "--never", "Provider:bedrock", *resources)
         code, said = ran(*ask)
-        first, request, state = said.splitlines()
+        first, request, state, doubt = said.splitlines()
+        assert doubt.startswith("doubt: no policy names tag ")
         assert code == 1 and first.startswith("counterexample: a request for ")
         code, shown = ran.json(*ask)
         assert (code, shown["holds"]) == (1, False)
@@ -147,8 +148,15 @@ def test_a_counterexample_can_be_explained(tmp_path: Path, ran: Ran) -> None:
 
 
 def test_a_claim_about_backends_that_there_are_none_of_says_so(ran: Ran) -> None:
-    ask = ("prove", "--tag", "t", "--never", "Provider:nobody", BURST, CLUSTER)
-    assert ran(*ask) == (0, "holds: this cluster has no Provider `nobody`\n")
+    ask = ("prove", "--tag", "pii-detected", "--never", "Provider:bedrok", PII, CLUSTER)
+    doubt = "no backend of the inventory is called `bedrok`; did you mean `bedrock`?"
+    assert ran(*ask) == (1, f"holds: this cluster has no Provider `bedrok`\ndoubt: {doubt}\n")
+    code, said = ran.json(*ask)
+    assert (code, said["holds"], said["doubts"]) == (1, True, [doubt])
+    ask = ("prove", "--tag", "pii-detcted", "--never", "Provider", PII, CLUSTER)
+    assert ran(*ask)[1].endswith(
+        "doubt: no policy names tag `pii-detcted`; did you mean `pii-detected`?\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,7 +219,10 @@ def test_explain_of_a_refusal_exits_with_1_and_names_the_rule(tmp_path: Path, ra
     assert [(each["id"], each["dropped_by"]) for each in shown["candidates"]] == [
         ("bedrock", guard)
     ]
+    code, said = ran("explain", PII, "--request", ask[1])
+    assert code == 1 and "only what FILES hold is known here: --state takes" in said
     code, said = ran("explain", PII, *ask)
+    assert "--state" not in said
     assert code == 1 and "refused: 503 by inference/pii-stays-local/serve" in said
 
 

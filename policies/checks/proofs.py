@@ -71,7 +71,7 @@ def check_proofs(
         if isinstance(claim, Malformed):
             yield Found(PATH, "proof-malformed", claim.message, claim.help)
             continue
-        yield from _vacuous(claim, policies, inventory)
+        yield from vacuous(claim, policies, inventory)
         match prove(policies, claim.tag, claim.never, inventory):
             case Counterexample() as found:
                 yield Found(PATH, "proof-failed", found.sentence)
@@ -85,7 +85,7 @@ def check_proofs(
                 yield Found(PATH, "proof-needs-tag", message)
 
 
-def _vacuous(
+def vacuous(
     claim: Claim, policies: Sequence[InferencePolicy], inventory: Inventory | None
 ) -> Iterator[Found]:
     """Find a claim whose words mean nothing, as mistyped ones do."""

@@ -77,6 +77,57 @@ async def test_a_request_can_be_followed_from_the_command_line(
         assert len(await running.debug("/debug/decisions")) == 2
 
 
+@pytest.mark.parametrize(
+    ("command", "kind", "code"),
+    [
+        pytest.param("get engines", list, 0, id="engines"),
+        pytest.param("get policies", dict, 0, id="policies"),
+        pytest.param("get members", dict, 0, id="members"),
+        pytest.param("get pools", list, 0, id="pools"),
+        pytest.param("get decisions", list, 0, id="decisions"),
+        pytest.param("route", dict, 0, id="route"),
+        pytest.param("policy rollback", dict, 1, id="nothing to roll back to"),
+    ],
+)
+async def test_each_command_that_asks_prints_json_or_lines_without_colours(
+    command: str, kind: type, code: int, lineside: Lineside, tmp_path: Path
+) -> None:
+    request = tmp_path / "r.json"
+    request.write_text(json.dumps(CHAT))
+    words = [*command.split(), *(("-f", str(request)) if command == "route" else ())]
+    async with fake_engines(FakeEngine()) as (engine,), coordinator(engine) as running:
+        found, out, err = await lineside(*words, "--admin", running.admin, "--json")
+        assert (found, bool(err)) == (code, code != 0)
+        assert isinstance(json.loads(out or "{}"), kind)
+        found, out, err = await lineside(*words, "--admin", running.admin)
+        assert (found, "\x1b" in out + err) == (code, False)
+        assert out + err
+
+
+async def test_a_watch_ends_once_nobody_reads_it() -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_engines(FakeEngine()) as (engine,),
+        coordinator(engine) as running,
+    ):
+        watch = f"{sys.executable} -m cli.main get engines --watch --admin {running.admin}"
+        process = await asyncio.create_subprocess_shell(
+            f"{watch} | head -1", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, err = await process.communicate()
+    assert (out.split()[0], err) == (b"engine", b"")
+
+
+async def test_https_to_a_listener_that_speaks_http_is_said(lineside: Lineside) -> None:
+    async with fake_engines(FakeEngine()) as (engine,), coordinator(engine) as running:
+        admin = running.admin.replace("http:", "https:")
+        code, _, err = await lineside("get", "engines", "--admin", admin)
+    assert (code, err.splitlines()[0]) == (
+        3,
+        f"lineside: could not reach {admin}: TLS fails: an admin listener speaks http",
+    )
+
+
 async def test_watching_goes_on_while_the_coordinator_is_away() -> None:
     async with fake_engines(FakeEngine()) as (engine,), asyncio.timeout(20):
         async with coordinator(engine) as running:
