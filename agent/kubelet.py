@@ -7,7 +7,7 @@ cannot is a state with a name.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
@@ -35,8 +35,12 @@ too often."""
 ANSWER_S = 5.0
 """For an answer, connecting included."""
 
-ANSWER_BYTES = 16 * 2**20
+ANSWER_BYTES = 2 * 2**20
 """An answer of a full node has some 100 kB. A larger one is not taken."""
+
+MOST_ENTRIES = 20_000
+"""Pods, containers, kinds of devices and devices of an answer, all together: a full node has some
+thousand. An answer with more is not looked at, which would take seconds: an entry can be empty."""
 
 DETAIL_CHARS = 200
 """Of the kubelet's own words."""
@@ -61,6 +65,10 @@ log = logs.get("agent.kubelet")
 
 
 _List: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
+
+
+class TooMuch(ValueError):
+    """An answer lists more than a node can have."""
 
 
 class KubeletAway(Exception):
@@ -137,6 +145,8 @@ async def asked(path: str) -> Given:
         raise KubeletAway("slow", f"no answer within {ANSWER_S:g} s") from None
     except DecodeError:
         raise KubeletAway("failed", "it answers something else than a list of pods") from None
+    except TooMuch:
+        raise KubeletAway("failed", f"it lists more than {MOST_ENTRIES} pods and devices") from None
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             raise KubeletAway("slow", f"no answer within {ANSWER_S:g} s") from None
@@ -170,13 +180,30 @@ async def _why(path: str) -> KubeletAway | None:
 
 
 def given_in(answer: bytes) -> Given:
-    """Read an answer. Raises `DecodeError`."""
+    """Read an answer. Raises `DecodeError`, and `TooMuch`."""
+    pods = pb.ListPodResourcesResponse.FromString(answer).pod_resources
+    _check_size(pods)
     given: dict[PodName, tuple[Container, ...] | None] = {}
-    for pod in pb.ListPodResourcesResponse.FromString(answer).pod_resources:
+    for pod in pods:
         name = (pod.namespace, pod.name)
         containers = tuple(found for each in pod.containers if (found := _gpus(each)))
         given[name] = containers if given.get(name, containers) == containers else None
     return given
+
+
+def _check_size(pods: Sequence[pb.PodResources]) -> None:
+    """Count entries before they are looked at, and no further than is allowed."""
+    left = MOST_ENTRIES - len(pods)
+    for pod in pods if left >= 0 else ():
+        left -= len(pod.containers)
+        for container in pod.containers if left >= 0 else ():
+            left -= len(container.devices)
+            for devices in container.devices if left >= 0 else ():
+                left -= len(devices.device_ids)
+        if left < 0:
+            break
+    if left < 0:
+        raise TooMuch
 
 
 def _gpus(container: pb.ContainerResources) -> Container:

@@ -30,6 +30,13 @@ _PART = re.compile(r"/gi\d+\Z")
 """What Google's adds to the id of a GPU of which it gives a part."""
 
 
+MOST_DEVICES = 256
+"""Of one engine: sixteen GPUs have no more parts. Each is a metric's label."""
+
+ID_CHARS = 128
+"""Of a device's id; a UUID has 40."""
+
+
 @dataclass(frozen=True, slots=True)
 class Devices:
     """GPUs and parts of GPUs that serve an engine; none: unknown, and why."""
@@ -43,6 +50,7 @@ NOT_LISTED = Devices(unknown="the kubelet does not list its pod")
 TWO_PODS = Devices(unknown="the kubelet lists two pods of its pod's name")
 NO_GPU = Devices(unknown="the device plugin gave no GPU to its pod")
 CONTAINERS = Devices(unknown="several containers of its pod have GPUs")
+NO_IDS = Devices(unknown="the kubelet's ids of its pod's GPUs are none that GPUs can have")
 ENGINES = Devices(unknown="several engines of its pod share several GPUs")
 
 
@@ -120,11 +128,10 @@ def _devices(pod: PodName, given: Given) -> Devices:
         return TWO_PODS
     if len(containers) > 1:
         return CONTAINERS
-    return (
-        Devices(tuple(sorted({_REPLICA.sub("", id) for id in containers[0]})))
-        if containers
-        else NO_GPU
-    )
+    ids = sorted({_REPLICA.sub("", id) for id in containers[0]}) if containers else []
+    if len(ids) > MOST_DEVICES or any(not 0 < len(id) <= ID_CHARS for id in ids):
+        return NO_IDS
+    return Devices(tuple(ids)) if ids else NO_GPU
 
 
 def _places(gpus: Iterable[Gpu]) -> dict[str, str]:

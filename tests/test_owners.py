@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 
 from agent.assignment import AssignedEngine
-from agent.kubelet import given_in
+from agent.kubelet import MOST_ENTRIES, TooMuch, given_in
 from agent.owners import (
     CONTAINERS,
     ENGINES,
+    ID_CHARS,
+    MOST_DEVICES,
     NO_GPU,
+    NO_IDS,
     NOT_ASKED,
     NOT_LISTED,
     TWO_PODS,
@@ -19,6 +22,7 @@ from agent.owners import (
 )
 from lineside.ids import EngineId, PodIdent
 from lineside.signals import Gpu, GpuDetail, MigDevice, NodeGpus
+from lineside.v1 import pod_resources_pb2 as pb
 from tests.kubelets import answer, container
 
 A, B = EngineId("10.0.0.1:8000"), EngineId("10.0.0.1:8001")
@@ -103,6 +107,20 @@ def gpus(*uuids: str, parts: Sequence[str] = ()) -> NodeGpus:
             Devices(("nvidia0/gi7",)),
             id="a turn on a part by its device file",
         ),
+        pytest.param(
+            [container("vllm", gpu=[f"GPU-a::{n}" for n in range(1000)])],
+            Devices(("GPU-a",)),
+            id="a thousand turns",
+        ),
+        pytest.param(
+            [container("vllm", gpu=[f"GPU-{n}" for n in range(MOST_DEVICES + 1)])],
+            NO_IDS,
+            id="more GPUs than there can be",
+        ),
+        pytest.param([container("vllm", gpu=[""])], NO_IDS, id="a GPU without an id"),
+        pytest.param(
+            [container("vllm", gpu=["GPU-a", "GPU-" + "b" * ID_CHARS])], NO_IDS, id="an endless id"
+        ),
     ],
 )
 def test_an_engine_has_what_its_pod_has(containers: list[object], expected: Devices) -> None:
@@ -110,6 +128,26 @@ def test_an_engine_has_what_its_pod_has(containers: list[object], expected: Devi
         ("inference", "vllm-0", containers), ("other", "vllm-0", [container("x", gpu=["GPU-z"])])
     )
     assert owners(said, engine()).devices == {A: expected}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(("n", "p", []), id="pods"),
+        pytest.param(("n", "p", [container("c")]), id="pods and containers"),
+        pytest.param(("n", "p", [container("c", ("d", []))]), id="kinds of devices"),
+        pytest.param(("n", "p", [container("c", ("d", ["", "", ""]))]), id="devices"),
+    ],
+)
+def test_an_answer_of_more_entries_than_a_node_has_is_not_looked_at(
+    pod: tuple[str, str, list[pb.ContainerResources]],
+) -> None:
+    each = 1 + len(pod[2]) + sum(len(c.devices) for c in pod[2])
+    each += sum(len(d.device_ids) for c in pod[2] for d in c.devices)
+    most = MOST_ENTRIES // each
+    assert given_in(answer(*[pod] * most)) == {("n", "p"): ()}
+    with pytest.raises(TooMuch):
+        given_in(answer(*[pod] * (most + 1)))
 
 
 def test_an_engine_without_a_pod_is_not_spoken_of() -> None:

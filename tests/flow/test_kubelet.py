@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,6 +93,14 @@ async def test_a_full_node_is_read_and_an_answer_without_end_is_not(path: Path) 
         failure, detail = await refused(path)
     assert failure == "failed"
     assert re.fullmatch(r"RESOURCE_EXHAUSTED: .{1,200}", detail)
+
+
+async def test_an_answer_of_nothing_but_entries_holds_up_nobody(path: Path) -> None:
+    empty = b"\x0a\x00" * (asking.ANSWER_BYTES // 2 - 100)
+    began = time.monotonic()
+    async with kubelet(path, saying(empty)):
+        assert await refused(path) == ("failed", "it lists more than 20000 pods and devices")
+    assert time.monotonic() - began < 1.0  # looking at each took two seconds
 
 
 async def test_a_kubelet_that_hangs_is_slow(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
