@@ -3,6 +3,9 @@
 `make test-random` looks for new ones; what it finds becomes a test.
 """
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 
@@ -11,6 +14,15 @@ from tests.envoys import NO_ENVOY
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("random", print_blob=True)
 settings.load_profile("fixed")
+
+
+@pytest.fixture
+def own_logs() -> Iterator[None]:
+    """Let a test set up logs as a process does, and leave those of others as they were."""
+    root = logging.getLogger()
+    before, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = before, level
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

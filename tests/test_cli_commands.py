@@ -18,6 +18,8 @@ from coordinator.state import applied, copies
 from coordinator.state.store import SECRET_KEY, Put
 from coordinator.state.stores.sqlite import SqliteStore
 
+pytestmark = pytest.mark.usefixtures("own_logs")  # some commands are processes
+
 LEAVES = {
     " ".join(command.prog.split()[1:]): command
     for command in parser().walk()

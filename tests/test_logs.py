@@ -1,23 +1,16 @@
 """Logs: one JSON object a line, fields, and no word of what an exception says."""
 
 import json
-import logging
 
 import pytest
 
 from lineside import logs
 
+pytestmark = pytest.mark.usefixtures("own_logs")
+
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-
-
-@pytest.fixture(autouse=True)
-def restored() -> object:
-    root = logging.getLogger()
-    before, level = root.handlers, root.level
-    yield
-    root.handlers, root.level = before, level
 
 
 def test_a_line_holds_what_happened_and_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
