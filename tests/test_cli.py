@@ -12,7 +12,7 @@ from cli.board import Board, Summary, cached_share, show, ttft_p50_ms
 from cli.children import _environment
 from cli.main import main
 from cli.traffic import Sample
-from cli.up import BadEngine, parse_engine
+from cli.up import BadEngine, _named, _policies, parse_engine
 
 MODEL = Path(__file__).parent.parent / "simulate" / "model"
 FILE = MODEL / "tokenizer.json"
@@ -127,6 +127,14 @@ def test_children_do_as_their_configuration_says(monkeypatch: pytest.MonkeyPatch
     environment = _environment()
     assert environment["ELSE"] == "kept"
     assert not [name for name in environment if name.startswith("LINESIDE_")]
+
+
+def test_up_says_how_many_policies_are_in_force_and_where_to_ask() -> None:
+    assert _policies({"policies": []}) == ""
+    said = _policies({"policies": [{}, {}], "findings": [{}]})
+    assert said == "policies 2 in force, 1 warning: lineside get policies\n"
+    assert _named("http://127.0.0.1:9090") == ""
+    assert _named("http://127.0.0.1:9091") == " --admin http://127.0.0.1:9091"
 
 
 def _sample(ttft_s: float | None, cached: int | None = 0, error: str = "") -> Sample:
