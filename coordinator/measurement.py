@@ -32,7 +32,7 @@ Units: TypeAlias = tuple[int, int, int]
 OUTSTANDING_S = 0.02
 """Cost of each request in flight: keeps decode batches even where nothing is queued."""
 
-LEAN_S = 0.2
+LEAN_S = 0.1
 """How much dearer than the best an engine may be that a coordinator leans to: see `leaning`."""
 
 FULL_S = 1e4

@@ -92,8 +92,8 @@ def test_shares_are_the_same_in_whatever_order_engines_are_seen() -> None:
     ("costs", "cached", "by_a", "by_b"),
     [
         pytest.param({"1": 0.1, "2": 0.1, "3": 0.1, "4": 0.1}, {}, "1", "2", id="all alike"),
-        pytest.param({"1": 0.1, "2": 0.29, "3": 0.4}, {}, "1", "2", id="hardly dearer"),
-        pytest.param({"1": 0.1, "2": 0.31, "3": 0.4}, {}, "1", "1", id="too dear"),
+        pytest.param({"1": 0.1, "2": 0.19, "3": 0.4}, {}, "1", "2", id="hardly dearer"),
+        pytest.param({"1": 0.1, "2": 0.21, "3": 0.4}, {}, "1", "1", id="too dear"),
         pytest.param({"1": 0.1, "2": 0.15, "3": 0.2}, {"1": 64}, "1", "1", id="one has it cached"),
         pytest.param(
             {"1": 0.1, "2": 0.15, "3": 0.2}, {"1": 64, "2": 64}, "1", "2", id="both have it cached"
@@ -208,11 +208,11 @@ APART = Parts(leaning=lambda fellows: Leaning())
 """Coordinators that lean to nothing, whoever else is there."""
 
 
-@pytest.mark.parametrize("engines", [16, 32])
+@pytest.mark.parametrize("engines", [32, 64])
 def test_three_coordinators_come_close_to_one(engines: int) -> None:
-    """By hearsay alone first tokens take 15 to 30 % longer."""
+    """By hearsay alone first tokens take 25 to 40 % longer."""
     assert mean_s(engines, 3) < 1.07 * mean_s(engines, 1)
-    assert mean_s(engines, 3, APART) > 1.08 * mean_s(engines, 3)
+    assert mean_s(engines, 3, APART) > 1.15 * mean_s(engines, 3)
 
 
 @pytest.mark.parametrize("workload", [agentic, shared_prefix], ids=lambda each: each.__name__)
