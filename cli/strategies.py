@@ -16,13 +16,13 @@ from cli.virtual_router import (
     VirtualRouter,
 )
 from coordinator.engines import Engine
-from coordinator.inflight import NO_PEERS, InFlight, Lease, Loads, PeerSum
+from coordinator.inflight import InFlight
 from coordinator.overlay import Overlay
 from coordinator.predict import FixedRate
 from coordinator.pressure import Beta, Pressure
 from coordinator.recent import RecentWork
 from coordinator.rules import Resources
-from lineside.ids import EngineId, ModelName
+from lineside.ids import ModelName
 from simulate import rivals
 from simulate.oracle import Oracle
 from simulate.play import Strategy
@@ -70,39 +70,6 @@ STRATEGIES: Mapping[str, Named] = {
 }
 
 
-class NoProgress(InFlight):
-    """Counts a prefill under way in full, until its first token."""
-
-    def __init__(self, peers: Mapping[EngineId, PeerSum] = NO_PEERS) -> None:
-        super().__init__(peers)
-        self._queued_s: dict[EngineId, dict[Lease, float]] = {}
-
-    def take(
-        self,
-        engine: EngineId,
-        uncached_tokens: int,
-        own_s: float,
-        now: float,
-        deadline: float,
-        first_token_due: float | None = None,
-    ) -> Lease:
-        lease = super().take(engine, uncached_tokens, own_s, now, deadline, first_token_due)
-        self._queued_s.setdefault(engine, {})[lease] = own_s
-        return lease
-
-    def first_token(self, lease: Lease, now: float) -> float | None:
-        self._queued_s[lease.engine].pop(lease, None)
-        return super().first_token(lease, now)
-
-    def release(self, lease: Lease, now: float) -> None:
-        self._queued_s[lease.engine].pop(lease, None)
-        super().release(lease, now)
-
-    def loads(self, engines: Sequence[EngineId], now: float) -> Loads:
-        waits = [sum(self._queued_s.get(engine, {}).values()) for engine in engines]
-        return super().loads(engines, now)._replace(wait_s=waits)
-
-
 class NoBeta(Pressure):
     """Lets a prefill cost those that come after it nothing."""
 
@@ -122,7 +89,8 @@ WITHOUT: Mapping[str, Named] = {
         lineside(Parts(overlay=lambda: Overlay(limit_keys=0))), "own decisions not as cached"
     ),
     "no_progress": Named(
-        lineside(Parts(inflight=NoProgress)), "no credit for a prefill's progress"
+        lineside(Parts(inflight=partial(InFlight, head_credit=0.0))),
+        "no credit for a prefill's progress",
     ),
     "no_beta": Named(lineside(Parts(pressure=NoBeta)), "nothing for those who come after"),
     "no_outstanding": Named(lineside(Parts(outstanding_s=0.0)), "nothing for requests in flight"),

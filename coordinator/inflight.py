@@ -82,6 +82,7 @@ class Loads(NamedTuple):
 class _Line:
     """The leases of one engine. `queued` is in order of dispatch; its first is the head."""
 
+    head_credit: float
     leases: dict[Lease, None] = field(default_factory=dict)
     queued: dict[Lease, None] = field(default_factory=dict)
     queued_tokens: int = 0
@@ -94,14 +95,18 @@ class _Line:
     next_due: float = math.inf
 
 
-_IDLE = _Line()
+_IDLE = _Line(HEAD_CREDIT)
 """Of an engine with nothing in flight. Never written."""
 
 
 class InFlight:
     """The leases of all engines."""
 
-    def __init__(self, peers: Mapping[EngineId, PeerSum] = NO_PEERS) -> None:
+    def __init__(
+        self, peers: Mapping[EngineId, PeerSum] = NO_PEERS, head_credit: float = HEAD_CREDIT
+    ) -> None:
+        """`head_credit`: how much of a prefill under way is credited at most; 0 for none of it."""
+        self._head_credit = head_credit
         self._lines: dict[EngineId, _Line] = {}
         self._peers = peers
         self._next_due = math.inf
@@ -122,10 +127,10 @@ class InFlight:
         they leave the queue when it was predicted.
         """
         lease = Lease(engine, uncached_tokens, round(own_s * _NS), deadline, first_token_due)
-        line = self._lines.setdefault(engine, _Line())
+        line = self._lines.setdefault(engine, _Line(self._head_credit))
         if not line.queued:
             line.head_since, line.head_known = now, True
-            line.most_ns = HEAD_CREDIT * lease.own_ns
+            line.most_ns = line.head_credit * lease.own_ns
         line.leases[lease] = None
         line.queued[lease] = None
         line.queued_tokens += uncached_tokens
@@ -243,7 +248,7 @@ def _dequeue(line: _Line, lease: Lease, now: float) -> None:
     if was_head:
         line.head_since = now
         head = next(iter(line.queued), None)
-        line.most_ns = HEAD_CREDIT * head.own_ns if head else 0.0
+        line.most_ns = line.head_credit * head.own_ns if head else 0.0
 
 
 def _dequeue_due(line: _Line, now: float) -> None:

@@ -24,8 +24,9 @@ class Ranking(Sequence[Ranked]):
         self._stages, self._alive = stages, alive
         self._on = columns, ties, conversation
         self._made: Sequence[Ranked] | None = None
-        bests = (stage.best(alive, *self._on) for stage in stages)
-        self._best = next(best for best in bests if best is not None)
+        self._best = next(
+            best for stage in stages if (best := stage.best(alive, *self._on)) is not None
+        )
         for stage in stages:
             stage.read(alive, columns)  # now: what is read later may have changed
 

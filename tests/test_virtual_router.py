@@ -5,7 +5,7 @@ import random
 import pytest
 
 from cli.replay import prediction
-from cli.strategies import WITHOUT, NoProgress
+from cli.strategies import WITHOUT
 from cli.virtual_router import ManyModels, Paired, VirtualRouter, packed_prompt
 from coordinator.inflight import InFlight, Loads
 from coordinator.rules import Resources
@@ -135,9 +135,11 @@ def test_each_term_can_be_left_out(name: str) -> None:
     assert all(job.finished is not None for job in played.jobs)
 
 
-@pytest.mark.parametrize(("kind", "wait_s"), [(InFlight, 0.5), (NoProgress, 1.0)])
-def test_progress_may_count_for_nothing(kind: type[InFlight], wait_s: float) -> None:
-    inflight, engine = kind(), EngineId("e")
+@pytest.mark.parametrize(
+    ("inflight", "wait_s"), [(InFlight(), 0.5), (InFlight(head_credit=0.0), 1.0)]
+)
+def test_progress_may_count_for_nothing(inflight: InFlight, wait_s: float) -> None:
+    engine = EngineId("e")
     lease = inflight.take(engine, 1000, 1.0, 0.0, 100.0)
     assert inflight.loads([engine], 0.5) == Loads([1], [1], [wait_s])
     inflight.first_token(lease, 1.0)
