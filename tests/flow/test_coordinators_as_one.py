@@ -58,23 +58,26 @@ FAST_STEPS = (
 )
 
 
-async def bursts(folder: Path, *, relays: bool) -> list[float]:
+async def bursts(folder: Path, *, relays: bool, lasts_s: float = BURST_S) -> list[float]:
     """Return the largest share of an engine in each of three bursts, in order of size."""
     async with fleet(
         folder, relays=relays, engine_words=FAST_STEPS, settings={"step_s": 0.001}
     ) as there:
         await until(there.all_ready)
-        return sorted([await burst(there, *each) for each in zip(there.engines, HOT, strict=True)])
+        found = [
+            await burst(there, *each, lasts_s) for each in zip(there.engines, HOT, strict=True)
+        ]
+        return sorted(found)
 
 
-async def burst(there: Fleet, hot: str, prefix: Sequence[int]) -> float:
+async def burst(there: Fleet, hot: str, prefix: Sequence[int], lasts_s: float) -> float:
     """Return the largest share of a burst with one prefix, that one engine has cached."""
     await there.cache(hot, prefix)
     for name in NAMES:
         await until(partial(there.knows, name, hot, [*prefix, 1, 2], len(prefix)))
 
     async def one(number: int) -> Answer:
-        await asyncio.sleep(BURST_S * number / BURST)
+        await asyncio.sleep(lasts_s * number / BURST)
         prompt = [*prefix, *ids(1000 + number, TAIL)]
         return await there.complete(NAMES[number % len(NAMES)], prompt)
 
@@ -97,6 +100,13 @@ async def test_a_burst_over_all_coordinators_finds_no_engine_too_often(
     show(f"largest shares: {_round(together)} %, without the others' word {_round(apart)} %")
     assert together[1] <= MOST
     assert sum(apart) > sum(together), "else this test could not fail"
+
+
+async def test_a_burst_at_one_moment_finds_no_engine_too_often(tmp_path: Path, show: Print) -> None:
+    """Most of it is decided before anybody hears of the others."""
+    at_once = await bursts(tmp_path, relays=True, lasts_s=0.0)
+    show(f"largest shares of bursts at one moment: {_round(at_once)} %")
+    assert at_once[1] <= MOST
 
 
 def _round(values: list[float]) -> list[float]:
