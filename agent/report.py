@@ -56,7 +56,6 @@ class Reporter:
         life: str,
         hub: Hub,
         clock: Clock,
-        rng: random.Random | None = None,
     ) -> None:
         self.connected = False
         self.acked: dict[EngineId, tuple[Generation, int]] = {}
@@ -67,7 +66,7 @@ class Reporter:
         self._welcome = False
         self._hub = hub
         self._clock = clock
-        self._rng = rng or random.Random()
+        self._rng = random.Random()
         self._connection = 0
         self._state = ""
 

@@ -16,7 +16,6 @@ class Sample:
     """One finished or failed request. Token counts are the engine's own; `None`: not said."""
 
     engine: str
-    started_s: float
     ttft_s: float | None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -48,10 +47,10 @@ async def chat(
         ):
             engine = answer.headers.get("x-lineside-engine", engine)
             if answer.status != 200:
-                return Sample(engine, started, None, error=f"status {answer.status}")
+                return Sample(engine, None, error=f"status {answer.status}")
             return await _read(answer, engine, started)
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        return Sample(engine, started, None, error=type(error).__name__)
+        return Sample(engine, None, error=type(error).__name__)
 
 
 async def _read(answer: aiohttp.ClientResponse, engine: str, started: float) -> Sample:
@@ -66,7 +65,6 @@ async def _read(answer: aiohttp.ClientResponse, engine: str, started: float) -> 
             details = usage.get("prompt_tokens_details") or {}
             return Sample(
                 engine,
-                started,
                 first,
                 usage.get("prompt_tokens"),
                 details.get("cached_tokens"),
@@ -78,4 +76,4 @@ async def _read(answer: aiohttp.ClientResponse, engine: str, started: float) -> 
             if content := choice["delta"].get("content"):
                 first = first or time.monotonic() - started
                 text.append(content)
-    return Sample(engine, started, first, error="the stream ended without [DONE]")
+    return Sample(engine, first, error="the stream ended without [DONE]")

@@ -32,8 +32,6 @@ class Mentions:
     """Globs by lower-case name."""
     tags: tuple[str, ...]
     input_tokens: tuple[Threshold, ...]
-    pool_states: tuple[str, ...]
-    """Pools of which a state is asked."""
     models: tuple[str, ...]
     """Globs on names and aliases."""
     classes: tuple[str, ...]
@@ -62,7 +60,6 @@ def mentions(structs: Iterable[msgspec.Struct]) -> Mentions:
         headers=_headers(matches),
         tags=_once(tag for match in matches for tag in tags_of(match)),
         input_tokens=tuple(each.input_tokens for each in matches if each.input_tokens is not None),
-        pool_states=_given(match.pool.name for match in matches if match.pool is not None),
         models=_joined((*(each.names for each in models), _given(s.model for s in shares))),
         classes=_joined(each.classes for each in models),
         model_labels=_labels(each.labels for each in models),

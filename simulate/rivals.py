@@ -5,10 +5,9 @@ events tell. Each is as its source describes it, with that source's usual number
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from simulate.core import Speeds
 from simulate.traces import BLOCK_TOKENS
 from simulate.virtual import USUAL, Job
 
@@ -52,12 +51,11 @@ class Router:
         """Return what a request's prefill counts for on the engine that gets it."""
         return 0.0
 
-    def least(self, worth: Callable[[_Line], float], among: Iterable[int] | None = None) -> int:
+    def least(self, worth: Callable[[_Line], float]) -> int:
         """Return the engine with the least of something."""
-        places = range(len(self.lines)) if among is None else list(among)
-        worths = [worth(self.lines[place]) for place in places]
+        worths = [worth(line) for line in self.lines]
         best = min(worths)
-        return self.rng.choice([p for p, w in zip(places, worths, strict=True) if w == best])
+        return self.rng.choice([place for place, each in enumerate(worths) if each == best])
 
     def choose(self, job: Job, now: float) -> int | None:
         chosen = self.pick(job, now)
@@ -185,9 +183,9 @@ class Formula(Router):
 
     BETA, OUTSTANDING_S, HEAD_CREDIT = 1.0, 0.005, 0.95
 
-    def __init__(self, engines: int, rng: random.Random, speeds: Speeds = USUAL) -> None:
+    def __init__(self, engines: int, rng: random.Random) -> None:
         super().__init__(engines, rng)
-        self._speeds, self._now = speeds, 0.0
+        self._now = 0.0
 
     def pick(self, job: Job, now: float) -> int:
         self._now = now
@@ -196,7 +194,7 @@ class Formula(Router):
     def load(self, job: Job, line: _Line) -> float:
         cached = line.matched(job.request.blocks, claims=True) * BLOCK_TOKENS
         uncached = max(1, job.request.input_tokens - cached)
-        return self._speeds.base_step_s + self._speeds.prefill(cached, uncached)
+        return USUAL.base_step_s + USUAL.prefill(cached, uncached)
 
     def _cost(self, job: Job, line: _Line) -> float:
         own, wait = self.load(job, line), line.prefill

@@ -138,7 +138,7 @@ def test_up_says_how_many_policies_are_in_force_and_where_to_ask() -> None:
 
 
 def _sample(ttft_s: float | None, cached: int | None = 0, error: str = "") -> Sample:
-    return Sample("e", 0.0, ttft_s, 100, cached, error=error)
+    return Sample("e", ttft_s, 100, cached, error=error)
 
 
 def test_the_summary_counts_failures_and_leaves_them_out_of_the_median() -> None:

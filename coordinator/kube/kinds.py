@@ -1,6 +1,5 @@
 """Which collections of a cluster are read, and where they are. Pure; a table."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from coordinator.kube.settings import EVERY
@@ -41,10 +40,3 @@ GATEWAY_POOLS = Kind(GATEWAY_POOL, "/apis/inference.networking.k8s.io/v1", "infe
 READ = (*OURS, PODS, GATEWAY_POOLS)
 
 BY_NAME = {kind.name: kind for kind in READ}
-
-
-def collections(namespaces: Sequence[str]) -> Iterator[tuple[Kind, str]]:
-    """Yield each kind that is read with the path of its objects, by namespace."""
-    for kind in READ:
-        for namespace in namespaces:
-            yield kind, kind.collection(namespace)

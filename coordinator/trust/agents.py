@@ -18,7 +18,7 @@ from coordinator.trust.api_server import InCluster
 from coordinator.trust.handshakes import CAUSES, Handshakes
 from coordinator.trust.proof import All, OwnCertificate, Proof, SharedToken
 from coordinator.trust.server_tls import following
-from coordinator.trust.token_review import ApiServer, TokenReview
+from coordinator.trust.token_review import TokenReview
 from lineside import certificates, logs
 from lineside.certificates import Files
 from lineside.clock import Clock
@@ -36,14 +36,13 @@ log = logs.get("coordinator.trust.agents")
 class AgentTrust:
     """One coordinator's. Raises `lineside.certificates.Unusable` where its files cannot be used."""
 
-    def __init__(self, config: Config, clock: Clock, api: ApiServer | None = None) -> None:
-        """`api`: whom to ask about tokens; `None`: as the settings say."""
+    def __init__(self, config: Config, clock: Clock) -> None:
         self.handshakes = Handshakes(clock)
         self._clock = clock
         self._refused: dict[str, float] = {}
         """Why agents were refused a short while ago, and when last."""
         self._files = _files(config)
-        self._review = _review(config, clock, api)
+        self._review = _review(config, clock)
         self.proof = _proof(config, self._review)
 
     def credentials(self) -> grpc.ServerCredentials | None:
@@ -125,11 +124,11 @@ def _files(config: Config) -> Files | None:
     return Files(cert, key, ca, names)
 
 
-def _review(config: Config, clock: Clock, api: ApiServer | None) -> TokenReview | None:
+def _review(config: Config, clock: Clock) -> TokenReview | None:
     if config.node_proof != "service-account":
         return None
     said = config.service_accounts
-    asked = api or InCluster(said.api_server, said.ca_file, said.token_file)
+    asked = InCluster(said.api_server, said.ca_file, said.token_file)
     return TokenReview(asked, said.accounts, said.audience, clock, needs_node=said.needs_node)
 
 

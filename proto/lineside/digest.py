@@ -76,16 +76,11 @@ class Delta:
     checksum: int
 
 
-def fingerprint(key: BlockKey, medium: Medium) -> int:
-    """Return what a held key adds to the checksum (sum modulo 2^64)."""
-    return xxh3_64_intdigest(_FINGERPRINT.pack(key, medium))
-
-
 _FINGERPRINT = struct.Struct("<QB")
 
 
 def checksum(held: Iterable[Held]) -> int:
-    """Return the checksum of whole holdings, in any order."""
+    """Return the checksum of holdings in any order: what each adds, modulo 2^64."""
     return sum(map(xxh3_64_intdigest, starmap(_FINGERPRINT.pack, held))) & MASK
 
 

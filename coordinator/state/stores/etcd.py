@@ -36,7 +36,7 @@ from coordinator.state.stores.etcd_calls import (
     Refused,
     Tries,
 )
-from lineside.clock import Clock, SystemClock
+from lineside.clock import SystemClock
 from lineside.v1 import etcd_pb2 as pb
 
 LIFE_KEY = "store/life"
@@ -49,16 +49,9 @@ PAGE = 500
 class EtcdStore:
     """One process's client."""
 
-    def __init__(
-        self,
-        access: Access,
-        root: str = "/lineside/",
-        *,
-        clock: Clock | None = None,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, access: Access, root: str = "/lineside/") -> None:
         """`root` begins every key. Nothing is connected before the first call."""
-        self._calls = Calls(access, clock or SystemClock(), rng or random.Random())
+        self._calls = Calls(access, SystemClock(), random.Random())
         self._root = root
         self._life = ""
         """Of the etcd that was listed last, or watched."""
