@@ -1,6 +1,7 @@
 """Which form of each object is in force."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -212,6 +213,15 @@ def test_no_resource_makes_a_coordinator_send_what_it_may_read(
     (found,) = now.all_findings
     assert found.code == "key-not-allowed"
     assert found.place.source == f"InferenceProvider n/p: spec.credentials.{field}"
+
+
+def test_a_key_that_may_not_be_named_any_more_is_not_used_whatever_a_status_says() -> None:
+    made = provider("p", credentials={"variable": "ONCE_ALLOWED"})
+    said = replace(made, is_accepted=True)
+    later = replace(provider("p", 2), kept=made.form)
+    now = judged(NOTHING, said, policy("a"))
+    assert (generations(now), codes(now)) == ({"InferencePolicy/a": 1}, {"p": ["key-not-allowed"]})
+    assert generations(judged(NOTHING, later)) == {"InferenceProvider/p": 2}
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,8 @@ class CustomResources:
 
     async def _begin(self, found: Found, kept: Kept) -> None:
         """Put what the store keeps into force, until the cluster says what there is."""
-        forms = {each.ident: each.form for each in kept.objects}
-        judged = await asyncio.to_thread(judge, forms, kept.written(), self._settings)
+        # Nothing was in force here: whoever may write into the store only says that it was good.
+        judged = await asyncio.to_thread(judge, {}, kept.written(), self._settings)
         self._tell(self._judgement, judged)
         self._judgement, self._pools, self.begun_with = judged, kept.pools, found
         self._rules.bridge(with_gateway_pools(judged.resources, kept.pools))

@@ -84,19 +84,20 @@ class _Court:
         self._objects = {each.ident: each for each in objects}
         self._idents = {each.source: each.ident for each in objects}
         self._ages = {each.source: each.created for each in objects}
-        self._good = _readable({i: f for each in objects for i, f in _good(each, before)}, before)
+        good = {i: f for each in objects for i, f in _good(each, before)}
+        self._good = _usable(good, before, keys)
         self._refused: dict[Ident, list[Finding]] = {}
 
     def sit(self) -> Judgement:
         now = {ident: each.form for ident, each in self._objects.items()}
-        forms = self._readable(now)
+        forms = self._usable(now)
         seen = self._look(forms)
         if seen.errors:
             forms = self._without(forms, seen.errors)
             seen = self._look(forms)
-        if seen.errors and (changed := self._changed(self._readable(now))):
+        if seen.errors and (changed := self._changed(self._usable(now))):
             self._refused = {i: f for i, f in self._refused.items() if i not in changed}
-            forms, seen = self._in_parts(self._readable(now), changed)
+            forms, seen = self._in_parts(self._usable(now), changed)
         refused = frozenset(i for i, each in self._objects.items() if forms.get(i) != each.form)
         said = {**self._by_object(seen.findings), **self._refused}
         fields = {
@@ -109,9 +110,9 @@ class _Court:
         }
         return Judgement(forms, seen.located, findings, refused)
 
-    def _readable(self, forms: Forms) -> dict[Ident, Form]:
-        """Return the forms with those that cannot be read taken back."""
-        wrong = self._by_object(_read(forms).findings)
+    def _usable(self, forms: Forms) -> dict[Ident, Form]:
+        """Return the forms with those taken back that cannot be read, or name a forbidden key."""
+        wrong = self._by_object(_faults(forms, self._keys))
         for ident, found in wrong.items():
             self._refused[ident] = found
         kept = {i: self._good[i] for i in wrong if i in self._good}
@@ -160,8 +161,7 @@ class _Court:
         read = _read(forms)
         # Of two that cannot both be, lint finds fault with the one that comes later.
         by_age = sorted(read.located, key=lambda each: self._ages.get(each.source, ""))
-        findings = [*read.findings, *lint(by_age), *_of_keys(read.located, self._keys)]
-        return _Seen(read.located, tuple(findings))
+        return _Seen(read.located, (*read.findings, *lint(by_age)))
 
     def _by_object(self, findings: Iterable[Finding]) -> dict[Ident, list[Finding]]:
         found: dict[Ident, list[Finding]] = {}
@@ -179,11 +179,17 @@ def _good(each: Written, before: Forms) -> Iterator[tuple[Ident, Form]]:
         yield each.ident, form
 
 
-def _readable(good: Forms, before: Forms) -> dict[Ident, Form]:
-    """Leave out what a status says was good and cannot be read (any more)."""
+def _usable(good: Forms, before: Forms, keys: Kubernetes) -> Forms:
+    """Leave out what is only said to have been good, and cannot be (any more)."""
     told = {ident: form for ident, form in good.items() if before.get(ident) != form}
-    wrong = {each.place.source for each in _read(told).findings}
+    wrong = {each.place.source for each in _faults(told, keys)}
     return {ident: form for ident, form in good.items() if source_of(ident) not in wrong}
+
+
+def _faults(forms: Forms, keys: Kubernetes) -> list[Finding]:
+    """Return why forms cannot be used, whatever was in force and whatever stands beside them."""
+    read = _read(forms)
+    return [*read.findings, *_of_keys(read.located, keys)]
 
 
 def _beyond(standing: Iterable[Finding], errors: Iterable[Finding]) -> list[Finding]:
