@@ -14,6 +14,7 @@ from coordinator.cluster import Cluster
 from coordinator.config import EngineSpec
 from coordinator.engines import Hosting
 from coordinator.kube import cluster, custom_resources, pod_engines
+from coordinator.kube import kept as keeping
 from coordinator.kube.cluster import KubeCluster
 from coordinator.kube.kept import KEY, SEEN
 from coordinator.kube.settings import Kubernetes
@@ -311,6 +312,7 @@ async def test_keys_that_are_not_allowed_are_not_read_by_the_store_s_word() -> N
         assert {spec.api_key_file for spec in s.pods} == {None}
         (found,) = [each for each in s.kube.findings if each.severity == "error"]
         assert found.code == "key-not-allowed"
+        assert (s.rules.resources.providers, s.policies) == ((), ["a"])
 
 
 async def rewritten(store: Store, key: str, value: bytes) -> None:
@@ -324,6 +326,8 @@ async def rewritten(store: Store, key: str, value: bytes) -> None:
     ("key", "value", "why"),
     [
         pytest.param(SEEN, b"1000000000.0", r"seen \d+ hours ago", id="old"),
+        pytest.param(SEEN, b"1e15", r"seen [\d.]+ hours from now: a clock is wrong", id="to come"),
+        pytest.param(SEEN, b"1e999", "cannot be read", id="never"),
         pytest.param(KEY, b"what is this", "cannot be read", id="rubbish"),
         pytest.param(KEY, zlib.compress(b"{}"), "cannot be read", id="another form"),
         pytest.param(KEY, zlib.compress(b" " * 2**27), "cannot be read", id="without end"),
@@ -376,6 +380,30 @@ async def test_what_is_kept_follows_what_is_in_force_and_is_written_seldom() -> 
         await store.transact({}, [Delete(KEY), Delete(SEEN)])  # the store is wiped
         s.kube.remake()
         await until_kept(store, ["a", "c"])
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_another_coordinator_wrote_is_not_vouched_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keeping, "SEEN_S", 0.05)
+    store = SqliteStore(":memory:")
+    async with running(whole(), store):
+        await until_kept(store, ["a"])
+        await rewritten(store, KEY, zlib.compress(b'{"namespaces":["n"],"objects":[]}'))
+        await until_kept(store, ["a"])
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_is_too_large_is_said_once_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keeping, "MOST_BYTES", 100)
+    store = SqliteStore(":memory:")
+    async with running(whole(), store):
+        await until(lambda: "what is in force is not kept" in caplog.text)
+        await asyncio.sleep(0.2)  # ten looks
+        assert (caplog.text.count("is not kept"), await store.get(SEEN)) == (1, None)
 
 
 async def until_kept(store: Store, policies: list[str]) -> None:

@@ -132,7 +132,8 @@ class KubeCluster:
         """Have the store keep what the cluster says, for as long as it can be read."""
         while True:
             await self._clock.sleep(CHANGED_S)
-            if self._keeper is not None and self.mirror.is_known and not self.mirror.away:
+            is_seen = self.mirror.is_known and not self.mirror.away and self.kept_age_s is None
+            if self._keeper is not None and is_seen:
                 await self._keeper.keep(self._resources.kept(self._pods.told))
 
     def remake(self) -> None:

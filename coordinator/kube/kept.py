@@ -35,6 +35,10 @@ KEY, SEEN = PREFIX + "in-force", PREFIX + "seen"
 MOST_AGE_S = 86_400.0
 """What nobody has seen in the cluster for longer is not used: guards may have come since."""
 
+MOST_AHEAD_S = 600.0
+"""So far clocks may be apart. What was seen later than that, by a clock that went wrong, would
+never be too old."""
+
 ANSWER_S = 2.0
 """For the store, at a start."""
 
@@ -156,6 +160,9 @@ async def find(store: Store, namespaces: Sequence[str], unix: float) -> Found:
         return Found(why="what the store keeps of it is of other namespaces")
     if (age_s := unix - at) > MOST_AGE_S:
         return Found(why=f"what the store keeps of it was seen {age_s / 3600:.0f} hours ago")
+    if age_s < -MOST_AHEAD_S:
+        why = f"what the store keeps of it was seen {-age_s / 3600:.1f} hours from now"
+        return Found(why=f"{why}: a clock is wrong")
     return Found(kept, at)
 
 
@@ -173,9 +180,10 @@ class Keeper:
     def __init__(self, leadership: Leadership, clock: Clock) -> None:
         self._leadership, self._clock = leadership, clock
         self._written: Kept | None = None
+        self._revision = 0
+        """Of the store, when it was written."""
         self._seen_at = 0.0
-        self.problem = ""
-        """Why the newest is not kept; empty: it is, or another coordinator keeps it."""
+        self._too_large: Kept | None = None
 
     def remake(self) -> None:
         """Have it written again: the store lost its data."""
@@ -187,22 +195,22 @@ class Keeper:
             self._written = None  # whoever leads meanwhile may write something else
             return
         at = self._clock.monotonic()
-        if now == self._written and at - self._seen_at < SEEN_S:
+        if now == self._too_large or (now == self._written and at - self._seen_at < SEEN_S):
             return
         seen = Put(SEEN, msgspec.json.encode(self._clock.unix()))
-        writes = [seen] if now == self._written else [await asyncio.to_thread(_packed, now), seen]
-        if writes[0] is not seen and len(writes[0].value) > MOST_BYTES:
-            self._refuse(len(writes[0].value))
-            return
         with suppress(StoreUnavailable, LeaseLost):  # the next look comes soon
-            if await self._leadership.write({}, writes) is not None:
-                self._written, self._seen_at, self.problem = now, at, ""
-
-    def _refuse(self, size: int) -> None:
-        problem = f"it takes {size} bytes in the store, and {MOST_BYTES} fit"
-        if problem != self.problem:
-            log.warning("what is in force is not kept", reason=problem)
-        self.problem = problem
+            if now == self._written:
+                # Not what another that led in between wrote, nor a try of ours that came late.
+                written = await self._leadership.write({KEY: self._revision}, [seen])
+            else:
+                packed = await asyncio.to_thread(_packed, now)
+                if (size := len(packed.value)) > MOST_BYTES:
+                    self._too_large = now
+                    log.warning("what is in force is not kept", bytes=size, fit=MOST_BYTES)
+                    return
+                written = await self._leadership.write({}, [packed, seen])
+                self._revision = written or 0
+            self._written, self._seen_at = (None if written is None else now), at
 
 
 def _packed(kept: Kept) -> Put:
