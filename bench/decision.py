@@ -23,18 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from bench.policy import MODELS, TEAMS, make_policies
-from coordinator.audit import Audit
-from coordinator.caches import Caches
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.cluster import Cluster
 from coordinator.decider import Decider
 from coordinator.engines import Engine, ServedModel
-from coordinator.feed import Stream
-from coordinator.inflight import InFlight
+from coordinator.holdings.audit import Audit
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.feed import Stream
+from coordinator.holdings.overlay import STRIDE, Overlay
 from coordinator.limits import Unlimited, Usage
-from coordinator.overlay import STRIDE, Overlay
-from coordinator.predict import FixedRate
-from coordinator.recent import RecentWork
+from coordinator.load.inflight import InFlight
+from coordinator.load.predict import FixedRate
+from coordinator.load.recent import RecentWork
 from coordinator.records import Records
 from coordinator.rules import Resources, Rules
 from coordinator.service import Routed, Service

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordinator.index import SHARDS, GroupIndex, Slot
+from coordinator.holdings.index import SHARDS, GroupIndex, Slot
 from lineside import hashing
 from lineside.ids import BlockKey
 

@@ -25,13 +25,13 @@ import uvloop
 from agent import wire
 from agent.digest_log import DigestLog
 from agent.signals import Observed
-from coordinator.caches import Caches
+from coordinator.agents.ingest import AgentsServicer, serving
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine, ServedModel
-from coordinator.feed import Reason, Stream
-from coordinator.inflight import InFlight
-from coordinator.ingest import AgentsServicer, serving
-from coordinator.overlay import Overlay
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.feed import Reason, Stream
+from coordinator.holdings.overlay import Overlay
+from coordinator.load.inflight import InFlight
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Own, Peers
 from coordinator.state.secret import Secret

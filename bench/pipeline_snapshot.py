@@ -23,7 +23,7 @@ from agent.peers import Peers as AgentPeers
 from agent.report import Reporter
 from agent.signals import Observed
 from bench.pipeline_ingest import Lag, engines, node_id, served
-from coordinator.caches import Caches
+from coordinator.holdings.caches import Caches
 from lineside.clock import SystemClock
 from lineside.ids import BlockKey, EngineId, Generation, Medium
 from lineside.signals import Load, NodeGpus, Status

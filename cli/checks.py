@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from cli.asking import Rank, Seen, host_of
 from cli.probe import Probed
-from coordinator.audit import ANNOUNCES_SINCE
+from coordinator.holdings.audit import ANNOUNCES_SINCE
 from coordinator.publisher import Listener
 from coordinator.servers import DEFAULT_KV_PORT, DEFAULT_REPLAY_PORT
 from lineside.hashing import UNIT

@@ -16,11 +16,11 @@ from cli.virtual_router import (
     VirtualRouter,
 )
 from coordinator.engines import Engine
-from coordinator.inflight import InFlight
-from coordinator.overlay import Overlay
-from coordinator.predict import FixedRate
-from coordinator.pressure import Beta, Pressure
-from coordinator.recent import RecentWork
+from coordinator.holdings.overlay import Overlay
+from coordinator.load.inflight import InFlight
+from coordinator.load.predict import FixedRate
+from coordinator.load.pressure import Beta, Pressure
+from coordinator.load.recent import RecentWork
 from coordinator.rules import Resources
 from lineside.ids import ModelName
 from simulate import rivals

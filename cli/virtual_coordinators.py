@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from cli.virtual_router import USUAL, Index, Parts, VirtualRouter
-from coordinator.sessions import TELL_S
+from coordinator.agents.sessions import TELL_S
 from coordinator.state.peers import Peers, Word
 from lineside.ids import EngineId, NodeId
 from lineside.signals import InFlight

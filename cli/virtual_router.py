@@ -11,21 +11,21 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from coordinator.audit import Audit
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.cluster import Cluster
 from coordinator.config import Config
 from coordinator.decider import Decider
 from coordinator.engines import Engine, ServedModel
-from coordinator.index import GroupIndex, Slot, slots_of
-from coordinator.inflight import InFlight, PeerSum
+from coordinator.holdings.audit import Audit
+from coordinator.holdings.index import GroupIndex, Slot, slots_of
+from coordinator.holdings.overlay import STRIDE, Overlay
 from coordinator.leaning import Fellows, Leaning
 from coordinator.limits import Unlimited, Usage
+from coordinator.load.inflight import InFlight, PeerSum
+from coordinator.load.predict import Learned, Predictor
+from coordinator.load.pressure import Pressure
+from coordinator.load.recent import RecentWork
 from coordinator.measurement import OUTSTANDING_S, Units
-from coordinator.overlay import STRIDE, Overlay
-from coordinator.predict import Learned, Predictor
-from coordinator.pressure import Pressure
-from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.rules import Resources, Rules
 from coordinator.service import Routed, Service

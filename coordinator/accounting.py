@@ -6,8 +6,8 @@ In the backend's queue, in its cache and in its recent work, all in the step tha
 from coordinator.candidates import Candidate
 from coordinator.decider import Decider
 from coordinator.engines import Engine
-from coordinator.inflight import Lease
-from coordinator.overlay import Claim
+from coordinator.holdings.overlay import Claim
+from coordinator.load.inflight import Lease
 from coordinator.seen import Keys, Seen
 from lineside.hashing import UNIT
 

@@ -15,9 +15,8 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.registry import Collector
 
 from coordinator import dispatch
+from coordinator.agents.ingest import AgentsServicer
 from coordinator.breaker import Breakers
-from coordinator.caches import Caches
-from coordinator.cap import IndexCap
 from coordinator.config import Config
 from coordinator.core import Core, core_of, discovery_of
 from coordinator.credentials import Credentials
@@ -33,12 +32,13 @@ from coordinator.doors.gateway_tls import GatewayTls
 from coordinator.doors.holding import Holding
 from coordinator.doors.listing import Listing
 from coordinator.gpu_views import GpuViews
-from coordinator.ingest import AgentsServicer
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.cap import IndexCap
+from coordinator.holdings.overlay import Overlay
 from coordinator.kube.cluster import KubeCluster
 from coordinator.kube.transport import connected
 from coordinator.kube.views import KubeViews
 from coordinator.metrics import Gauges
-from coordinator.overlay import Overlay
 from coordinator.providers.keys import ProviderKeys
 from coordinator.providers.views import ProviderViews
 from coordinator.readiness import Readiness

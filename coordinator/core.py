@@ -11,23 +11,23 @@ from dataclasses import dataclass
 import aiohttp
 from prometheus_client import CollectorRegistry
 
-from coordinator.audit import Audit
 from coordinator.breaker import Breakers
-from coordinator.caches import Caches
 from coordinator.cluster import Cluster
 from coordinator.config import Config
 from coordinator.credentials import Credentials
 from coordinator.decider import Decider
 from coordinator.discovery import Discovery
 from coordinator.engines import Engine
-from coordinator.inflight import InFlight
+from coordinator.holdings.audit import Audit
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.overlay import Overlay
 from coordinator.leaning import Leaning
 from coordinator.limits import Unlimited
+from coordinator.load.inflight import InFlight
+from coordinator.load.predict import Learned
+from coordinator.load.recent import RecentWork
 from coordinator.metrics import Metrics
-from coordinator.overlay import Overlay
-from coordinator.predict import Learned
 from coordinator.providers.keys import ProviderKeys
-from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.rules import Rules
 from coordinator.state.peers import Peers

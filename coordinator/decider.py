@@ -10,12 +10,18 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from coordinator.answers import Answers
 from coordinator.canonical import Canonical
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine, EngineView
-from coordinator.inflight import InFlight
+from coordinator.holdings.overlay import STRIDE, Overlay
 from coordinator.leaning import Leaning
+from coordinator.load.answers import Answers
+from coordinator.load.inflight import InFlight
+from coordinator.load.newcomers import Newcomers
+from coordinator.load.outlook import RequestOutlook
+from coordinator.load.predict import Predictor
+from coordinator.load.pressure import Pressure
+from coordinator.load.recent import RecentWork
 from coordinator.measurement import (
     OUTSTANDING_S,
     Facts,
@@ -24,14 +30,8 @@ from coordinator.measurement import (
     Units,
     measure,
 )
-from coordinator.newcomers import Newcomers
-from coordinator.outlook import RequestOutlook
-from coordinator.overlay import STRIDE, Overlay
-from coordinator.predict import Predictor
-from coordinator.pressure import Pressure
 from coordinator.providers.bars import Bar, KeyMissing, bars, bars_nowhere, none_missing
 from coordinator.providers.cooldowns import Cooldowns
-from coordinator.recent import RecentWork
 from coordinator.route import NO_BARS, Decision, decide
 from coordinator.rules import Bench, Rules, saturated
 from coordinator.runners import Field, field_of

@@ -77,7 +77,7 @@ class Hosting:
 
 
 class Word(NamedTuple):
-    """What came of holding an engine's digest against its answers (see `coordinator.audit`)."""
+    """What came of holding a digest against an engine's answers (`coordinator.holdings.audit`)."""
 
     mispredicted: str = ""
     """How requests contradict the digest; empty: they do not."""

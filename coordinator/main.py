@@ -15,7 +15,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from coordinator import ingest
+from coordinator.agents import ingest
 from coordinator.build import Lag, Parts, build
 from coordinator.config import Config
 from coordinator.doors.listeners import CLOSE_S, serving, serving_aside

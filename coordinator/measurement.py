@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from coordinator.candidates import Candidate
-from coordinator.fit import Params
-from coordinator.inflight import Loads
-from coordinator.predict import Predictor
-from coordinator.pressure import Beta
-from coordinator.recent import SHARE
+from coordinator.load.fit import Params
+from coordinator.load.inflight import Loads
+from coordinator.load.predict import Predictor
+from coordinator.load.pressure import Beta
+from coordinator.load.recent import SHARE
 from coordinator.runners import Field, Kind
 from lineside.hashing import UNIT
 from lineside.ids import EngineId, GroupId

@@ -14,11 +14,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator import audit
-from coordinator.caches import Caches
 from coordinator.canonical import Canonical
-from coordinator.cap import IndexCap, State
 from coordinator.engines import EngineView
+from coordinator.holdings import audit
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.cap import IndexCap, State
 from coordinator.limits import Usage
 from coordinator.readiness import CODES, Readiness
 from coordinator.records import Record

@@ -7,9 +7,9 @@ would spoil the caches. One that was ready stays so: lost agents degrade it, no 
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from coordinator.cap import IndexCap, State
 from coordinator.discovery import NOT_ASKED
 from coordinator.engines import EngineView
+from coordinator.holdings.cap import IndexCap, State
 from coordinator.providers.cooldowns import Cause
 from coordinator.resources import Source
 from coordinator.service import Service

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from coordinator.candidates import Backend, Candidate
 from coordinator.canonical import Canonical
 from coordinator.engines import EngineView
-from coordinator.inflight import Lease
+from coordinator.holdings.overlay import Claim
 from coordinator.limits import Reservation
-from coordinator.overlay import Claim
+from coordinator.load.inflight import Lease
 from coordinator.providers.cooldowns import Pause
 from coordinator.records import Record
 from coordinator.refusal import Refusal

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from coordinator.accounting import account, overdue
 from coordinator.attempts import Attempt, may_repeat
-from coordinator.audit import Audit
 from coordinator.bodies import Bodies
 from coordinator.candidates import Candidate
 from coordinator.canonical import BadRequest, Canonical
@@ -21,10 +20,11 @@ from coordinator.cluster import Cluster
 from coordinator.decider import Decider
 from coordinator.engines import Engine
 from coordinator.heavy import Heavy
-from coordinator.inflight import InFlight
-from coordinator.lessons import learn
+from coordinator.holdings.audit import Audit
+from coordinator.holdings.overlay import Overlay
 from coordinator.limits import Limiter, Reservation, Usage
-from coordinator.overlay import Overlay
+from coordinator.load.inflight import InFlight
+from coordinator.load.lessons import learn
 from coordinator.records import End, Record, Records
 from coordinator.refusal import (
     Draining,

@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coordinator.audit import Audit
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.cluster import Cluster
 from coordinator.decider import Decider, Overlaps
 from coordinator.engines import Engine, ServedModel
-from coordinator.inflight import InFlight
+from coordinator.holdings.audit import Audit
+from coordinator.holdings.overlay import Overlay
 from coordinator.limits import Unlimited, Usage
+from coordinator.load.inflight import InFlight
+from coordinator.load.predict import FixedRate
+from coordinator.load.recent import RecentWork
 from coordinator.measurement import Units
-from coordinator.overlay import Overlay
-from coordinator.predict import FixedRate
-from coordinator.recent import RecentWork
 from coordinator.records import Record, Records
 from coordinator.rules import Rules
 from coordinator.service import Routed, Service

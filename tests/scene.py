@@ -6,9 +6,9 @@ from typing import Any
 
 from coordinator.candidates import Backend
 from coordinator.engines import Engine, EngineView, ServedModel
-from coordinator.inflight import EMPTY, Loads, Queue
+from coordinator.load.inflight import EMPTY, Loads, Queue
+from coordinator.load.predict import Predictor
 from coordinator.measurement import Facts, Held, Units, measure
-from coordinator.predict import Predictor
 from coordinator.route import Decision, decide
 from coordinator.runners import field_of
 from coordinator.targets import Layout

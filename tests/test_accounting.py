@@ -2,7 +2,7 @@
 
 from coordinator.accounting import account, overdue
 from coordinator.candidates import Candidate, Provider
-from coordinator.overlay import DUE_S, STRIDE
+from coordinator.holdings.overlay import DUE_S, STRIDE
 from coordinator.seen import Seen
 from lineside.hashing import UNIT
 from lineside.ids import BlockKey, EngineId, GroupId, ModelName

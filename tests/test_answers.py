@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.answers import KEPT, USUAL_ITL_S, USUAL_TOKENS, Answers
+from coordinator.load.answers import KEPT, USUAL_ITL_S, USUAL_TOKENS, Answers
 from lineside.ids import EngineId, ModelName, TenantId
 
 T, M, P = TenantId("t"), ModelName("m"), EngineId("cloud")

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.audit import AGREEING, FOREIGN, RECENT, WRONG, Audit, Tally, announces
 from coordinator.engines import NOTHING, Doubt, Engine, EngineView, Word
+from coordinator.holdings.audit import AGREEING, FOREIGN, RECENT, WRONG, Audit, Tally, announces
 from lineside.ids import EngineId, GroupId, NodeId
 from lineside.signals import Events, Status
 

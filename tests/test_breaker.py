@@ -7,7 +7,7 @@ import pytest
 from coordinator.breaker import OPEN_MOST_S, OPEN_S, OPENS_AFTER, Breakers, Cause
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine
-from coordinator.inflight import InFlight
+from coordinator.load.inflight import InFlight
 from lineside.ids import EngineId, GroupId, NodeId
 from lineside.signals import Load
 

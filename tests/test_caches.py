@@ -1,8 +1,8 @@
 """Overlap by engine and medium, groups and strides side by side, and engines that come and go."""
 
 from agent.digest_log import DigestLog
-from coordinator.caches import Caches
-from coordinator.feed import LEASE_S, Stream
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.feed import LEASE_S, Stream
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium
 
 A, B, C = EngineId("a"), EngineId("b"), EngineId("c")

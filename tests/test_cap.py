@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from coordinator.caches import Caches, GroupSize
-from coordinator.cap import MAX_FACTOR, QUIET_S, SETTLE_S, Change, IndexCap, State
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine
+from coordinator.holdings.caches import Caches, GroupSize
+from coordinator.holdings.cap import MAX_FACTOR, QUIET_S, SETTLE_S, Change, IndexCap, State
 from lineside.ids import EngineId, GroupId, NodeId
 
 G, H = GroupId("g"), GroupId("h")

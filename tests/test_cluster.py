@@ -1,7 +1,7 @@
 """What decisions see of engines, and for how long they see the same."""
 
 from coordinator.cluster import VIEW_FOR_S, Cluster
-from coordinator.predict import Learned
+from coordinator.load.predict import Learned
 from lineside.ids import EngineId
 from lineside.signals import Gpu, Load, NodeGpus
 from tests.cells import Cell

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agent.digest_log import Cursor, DigestLog
-from coordinator.caches import Caches
-from coordinator.feed import LEASE_S, Feed, Holding, Position, Reason, Stream
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.feed import LEASE_S, Feed, Holding, Position, Reason, Stream
 from lineside.digest import Delta, SnapshotChunk
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium
 

@@ -14,10 +14,11 @@ import pytest
 from agent.config import AgentConfig
 from agent.kubelet import NoAnswer
 from agent.scrape import Failure
-from coordinator import engines, feed, refusal
+from coordinator import engines, refusal
 from coordinator.build import build
 from coordinator.config import Config, EngineSpec, Timeouts
 from coordinator.doors.admin import LISTED
+from coordinator.holdings import feed
 from coordinator.metrics import CACHE_STATES
 from coordinator.readiness import CODES
 from coordinator.records import End

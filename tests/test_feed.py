@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.feed import LEASE_S, NOTHING, Feed, Phase, Position, Reason, Stream
-from coordinator.index import GroupIndex
+from coordinator.holdings.feed import LEASE_S, NOTHING, Feed, Phase, Position, Reason, Stream
+from coordinator.holdings.index import GroupIndex
 from lineside.digest import Delta, Held, SnapshotChunk, checksum
 from lineside.ids import BlockKey, EngineId, Generation, Medium
 

@@ -1,7 +1,7 @@
 """Who may speak for a node."""
 
-from coordinator.feed import Stream
-from coordinator.fence import PAST_LIVES, Fence
+from coordinator.agents.fence import PAST_LIVES, Fence
+from coordinator.holdings.feed import Stream
 from lineside.ids import NodeId
 
 N, M = NodeId("n"), NodeId("m")

@@ -1,8 +1,8 @@
 """What is served while an agent is silent or its stream lost: the table of docs/protocol.md."""
 
 from agent.digest_log import DigestLog
-from coordinator.caches import Caches
-from coordinator.feed import LEASE_S, Phase, Position, Stream
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.feed import LEASE_S, Phase, Position, Stream
 from lineside import hashing
 from lineside.ids import EngineId, Generation, Medium
 from lineside.signals import Events, Load, Status

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.cluster import GPU_FOR_S, Cluster
 from coordinator.config import EngineSpec
-from coordinator.predict import FixedRate
+from coordinator.load.predict import FixedRate
 from coordinator.servers import Found, engines_of
 from lineside.ids import EngineId, NodeId, PodIdent
 from lineside.signals import Gpu, NodeGpus

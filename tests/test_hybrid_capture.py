@@ -11,8 +11,8 @@ from typing import Any
 from agent.assignment import AssignedEngine
 from agent.engine import Counters, Worker
 from agent.kv_events import decode
-from coordinator.caches import Caches
-from coordinator.feed import Stream
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.feed import Stream
 from lineside.hashing import UNIT, chain, pack, seed
 from lineside.ids import EngineId, Generation, GroupId
 from tests.captures import frames, ids, rows

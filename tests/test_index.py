@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from coordinator.index import DEEPEST_PROBES, MASK_SLACK, SCAN_BELOW, SHARDS, GroupIndex, Slot
+from coordinator.holdings.index import (
+    DEEPEST_PROBES,
+    MASK_SLACK,
+    SCAN_BELOW,
+    SHARDS,
+    GroupIndex,
+    Slot,
+)
 from lineside.ids import BlockKey
 
 

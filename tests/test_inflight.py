@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.inflight import EMPTY, InFlight, Lease, Loads, PeerSum, Queue
+from coordinator.load.inflight import EMPTY, InFlight, Lease, Loads, PeerSum, Queue
 from lineside.ids import EngineId
 
 A, B = EngineId("a"), EngineId("b")

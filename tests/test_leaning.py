@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cli.virtual_coordinators import Coordinators
 from cli.virtual_router import USUAL, Parts
-from coordinator.inflight import Loads
 from coordinator.leaning import Leaning, share
+from coordinator.load.inflight import Loads
 from coordinator.measurement import LEAN_S, Facts, Own, Part
 from coordinator.state.peers import ACTIVE_S, SILENT_S, Peers, Word
 from lineside.ids import EngineId, NodeId

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from coordinator.predict import Learned
+from coordinator.load.predict import Learned
 from coordinator.state.learned_store import AGAIN_S, EVERY_S, KEY, LearnedStore
 from coordinator.state.store import Stored, StoreUnavailable
 from coordinator.state.stores.sqlite import SqliteStore

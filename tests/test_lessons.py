@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.answers import FADE, USUAL_ITL_S, USUAL_TOKENS, Answers
 from coordinator.candidates import Candidate, Provider
-from coordinator.lessons import learn
 from coordinator.limits import Usage
+from coordinator.load.answers import FADE, USUAL_ITL_S, USUAL_TOKENS, Answers
+from coordinator.load.lessons import learn
 from coordinator.records import Outcome, Record
 from lineside.ids import EngineId, ModelName, TenantId
 from tests.test_service import engine

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from cli.virtual_router import VirtualRouter
-from coordinator.newcomers import RAMP_S, TOGETHER_S, Newcomers
+from coordinator.load.newcomers import RAMP_S, TOGETHER_S, Newcomers
 from lineside.ids import EngineId
 from simulate.play import play
 from simulate.traces import TraceRequest

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.answers import USUAL_ITL_S, Answers
-from coordinator.outlook import RequestOutlook
+from coordinator.load.answers import USUAL_ITL_S, Answers
+from coordinator.load.outlook import RequestOutlook
 from coordinator.rules import Bench
 from lineside.ids import EngineId, ModelName, TenantId
 from policies.backends import Price

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.overlay import DUE_S, GRACE_S, STRIDE, Claim, Overlay
+from coordinator.holdings.overlay import DUE_S, GRACE_S, STRIDE, Claim, Overlay
 from lineside.ids import BlockKey, EngineId, GroupId
 
 A, B, C = EngineId("a"), EngineId("b"), EngineId("c")

@@ -10,12 +10,12 @@ from agent import wire as agent_wire
 from agent.peers import Peers as Words
 from agent.peers import Word as Kept
 from agent.signals import Observed
-from coordinator import wire
-from coordinator.feed import Stream
-from coordinator.inflight import InFlight as Leases
-from coordinator.inflight import PeerSum
-from coordinator.overlay import Overlay
-from coordinator.session import TELL_AGAIN_S, Session
+from coordinator.agents import wire
+from coordinator.agents.session import TELL_AGAIN_S, Session
+from coordinator.holdings.feed import Stream
+from coordinator.holdings.overlay import Overlay
+from coordinator.load.inflight import InFlight as Leases
+from coordinator.load.inflight import PeerSum
 from coordinator.state.peers import SILENT_S, Own, Peers, Word
 from lineside.digest import MAX_CLAIMED, MAX_REPORTS, DeltaReader, MalformedDigest
 from lineside.ids import BlockKey, EngineId, GroupId, NodeId

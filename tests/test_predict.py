@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.engines import Engine, ServedModel
-from coordinator.fit import Params
-from coordinator.predict import CLASSES, SPLIT_AFTER, Learned
+from coordinator.load.fit import Params
+from coordinator.load.predict import CLASSES, SPLIT_AFTER, Learned
 from lineside.ids import EngineId, GroupId, ModelName, NodeId
 
 TRUE = Params(0.004, 8e-5, 2e-9, 0.008)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.pressure import LEAST, MOST, Pressure
+from coordinator.load.pressure import LEAST, MOST, Pressure
 from lineside.ids import ModelName
 
 M = ModelName("m")

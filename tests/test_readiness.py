@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.caches import Caches
-from coordinator.cap import IndexCap, State
 from coordinator.discovery import NOT_ASKED
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.cap import IndexCap, State
 from coordinator.readiness import CODES, FILL_S, Readiness
 from coordinator.resources import ResourceFolder
 from coordinator.state.numbering import Numbering

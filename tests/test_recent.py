@@ -3,7 +3,7 @@
 import pytest
 
 from coordinator.engines import Engine
-from coordinator.recent import MEMORY, RecentWork
+from coordinator.load.recent import MEMORY, RecentWork
 from lineside.ids import EngineId, GroupId, NodeId
 
 A, B = EngineId("a"), EngineId("b")

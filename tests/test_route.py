@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.engines import ASLEEP_FOR_S, EngineView
-from coordinator.inflight import PeerSum, Queue
+from coordinator.load.inflight import PeerSum, Queue
+from coordinator.load.predict import FixedRate
 from coordinator.measurement import Units
-from coordinator.predict import FixedRate
 from coordinator.route import Decision
 from coordinator.runners import Row, field_of
 from lineside.ids import EngineId

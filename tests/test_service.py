@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from coordinator.attempts import Attempt, Repeat
-from coordinator.audit import AGREEING, Audit
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.cluster import Cluster
 from coordinator.decider import Decider
 from coordinator.engines import Engine, ServedModel
-from coordinator.inflight import InFlight
+from coordinator.holdings.audit import AGREEING, Audit
+from coordinator.holdings.overlay import GRACE_S, Overlay
 from coordinator.limits import Reservation, Usage
+from coordinator.load.inflight import InFlight
+from coordinator.load.predict import FixedRate
+from coordinator.load.recent import RecentWork
 from coordinator.measurement import Units
-from coordinator.overlay import GRACE_S, Overlay
-from coordinator.predict import FixedRate
-from coordinator.recent import RecentWork
 from coordinator.records import Records
 from coordinator.refusal import (
     Draining,

@@ -6,19 +6,19 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from agent.digest_log import DigestLog
-from coordinator.caches import Caches
+from coordinator.agents.session import Session
+from coordinator.agents.sessions import ACK_S, CHORES_S, RESYNC_S, TELL_S, Sessions
+from coordinator.agents.wire import Message
+from coordinator.agents.wire import Peers as Words
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine
-from coordinator.feed import LEASE_S, Reason, Stream
-from coordinator.inflight import InFlight
-from coordinator.overlay import Overlay
-from coordinator.session import Session
-from coordinator.sessions import ACK_S, CHORES_S, RESYNC_S, TELL_S, Sessions
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.feed import LEASE_S, Reason, Stream
+from coordinator.holdings.overlay import Overlay
+from coordinator.load.inflight import InFlight
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Own, Peers, Word
 from coordinator.state.stores.sqlite import SqliteStore
-from coordinator.wire import Message
-from coordinator.wire import Peers as Words
 from lineside.digest import SnapshotChunk
 from lineside.ids import BlockKey, EngineId, Generation, GroupId, Medium, NodeId
 from tests.manual_clock import ManualClock, settle

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.inflight import EMPTY
+from coordinator.holdings.overlay import GRACE_S
 from coordinator.limits import Usage
-from coordinator.overlay import GRACE_S
+from coordinator.load.inflight import EMPTY
 from coordinator.service import Routed
 from lineside.ids import EngineId, TenantId
 from tests.cells import REQUEST, Cell

@@ -7,7 +7,7 @@ import pytest
 from cli.replay import prediction
 from cli.strategies import WITHOUT
 from cli.virtual_router import ManyModels, Paired, VirtualRouter, packed_prompt
-from coordinator.inflight import InFlight, Loads
+from coordinator.load.inflight import InFlight, Loads
 from coordinator.rules import Resources
 from lineside import hashing
 from lineside.ids import EngineId

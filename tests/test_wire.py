@@ -4,7 +4,7 @@ import pytest
 
 from agent import wire as agent_wire
 from agent.signals import Observed
-from coordinator import wire
+from coordinator.agents import wire
 from lineside.digest import (
     MAX_DELTAS,
     MAX_KEYS,

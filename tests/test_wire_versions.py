@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from agent import wire as agent_wire
 from agent.assignment import Assigned, Scheme
 from agent.stream import Stream
-from coordinator import wire
+from coordinator.agents import wire
 from lineside.digest import Delta, DeltaReader, SnapshotChunk, checksum
 from lineside.ids import BlockKey, Medium
 from lineside.v1 import agents_pb2 as pb

@@ -11,7 +11,7 @@ from agent import scrape
 from cli.checks import BY_LOAD, DETAILS_FLAG, WITHOUT_REPLAY, Check, events_flag, release_of
 from cli.kube.look import Process, Server, block_size
 from cli.kube.network import reach_of
-from coordinator.audit import ANNOUNCES_SINCE
+from coordinator.holdings.audit import ANNOUNCES_SINCE
 from lineside.hashing import UNIT
 
 OLDEST = (0, 10)

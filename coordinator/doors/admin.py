@@ -18,15 +18,15 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from coordinator.apis import PATHS
-from coordinator.audit import Tally
 from coordinator.candidates import ASLEEP
 from coordinator.canonical import BadRequest
 from coordinator.config import Config
 from coordinator.doors.listeners import handed_over
 from coordinator.doors.parsing import parsed
 from coordinator.engines import Engine, EngineView
-from coordinator.inflight import Queue
+from coordinator.holdings.audit import Tally
 from coordinator.limits import NOBODY
+from coordinator.load.inflight import Queue
 from coordinator.readiness import Readiness
 from coordinator.refusal import to_reply
 from coordinator.rules import pools_shown

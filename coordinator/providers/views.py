@@ -10,9 +10,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.answers import Latency, Spread
 from coordinator.apis import PATHS
 from coordinator.candidates import Provider
+from coordinator.load.answers import Latency, Spread
 from coordinator.providers.cooldowns import Cause, Pause
 from coordinator.service import Service
 from lineside.ids import EngineId

@@ -5,7 +5,7 @@ Several coordinators may write; the last one stays, for each of them learns the 
 
 import msgspec
 
-from coordinator.predict import Learned
+from coordinator.load.predict import Learned
 from coordinator.state.store import Store, StoreUnavailable
 from lineside import logs
 from lineside.decoding import decoded

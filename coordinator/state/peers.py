@@ -10,9 +10,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.inflight import HEAD_CREDIT, PeerSum
-from coordinator.inflight import InFlight as Leases
-from coordinator.overlay import STRIDE, Overlay
+from coordinator.holdings.overlay import STRIDE, Overlay
+from coordinator.load.inflight import HEAD_CREDIT, PeerSum
+from coordinator.load.inflight import InFlight as Leases
 from lineside.digest import KEY_BYTES, MAX_CLAIMED
 from lineside.ids import BlockKey, EngineId, NodeId
 from lineside.signals import InFlight

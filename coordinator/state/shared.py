@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.inflight import InFlight
+from coordinator.load.inflight import InFlight
 from coordinator.state.exclusions import Exclusions
 from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Membership

@@ -13,7 +13,7 @@ from agent.assignment import Scheme
 from agent.digest_log import DigestLog
 from agent.report import Call
 from agent.stream import FOREIGN
-from coordinator.feed import Phase
+from coordinator.holdings.feed import Phase
 from coordinator.state.secret import SECRET_BYTES, Secret
 from lineside.digest import DeltaPacker, encode_snapshot
 from lineside.ids import BlockKey, EngineId

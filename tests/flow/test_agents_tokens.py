@@ -16,8 +16,8 @@ from aiohttp import web
 from agent.config import AgentConfig
 from agent.dialling import Dialling
 from agent.report import Reporter
+from coordinator.agents.ingest import serving
 from coordinator.config import Config
-from coordinator.ingest import serving
 from coordinator.trust import token_review
 from coordinator.trust.agents import AgentTrust
 from coordinator.trust.settings import ServiceAccounts

@@ -13,8 +13,8 @@ import pytest
 from agent.config import AgentConfig, CoordinatorTls
 from agent.dialling import Dialling
 from agent.report import Reporter
+from coordinator.agents.ingest import serving
 from coordinator.config import Config
-from coordinator.ingest import serving
 from coordinator.trust.agents import AgentTrust
 from coordinator.trust.settings import AgentTls
 from lineside.ids import BlockKey, Medium, NodeId

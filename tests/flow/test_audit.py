@@ -10,8 +10,8 @@ import pytest
 
 from agent.config import AgentConfig
 from agent.main import run
-from coordinator.audit import WRONG
 from coordinator.config import EngineSpec
+from coordinator.holdings.audit import WRONG
 from tests.captures import ids
 from tests.gateways import Running, coordinator
 from tests.simulated import MODEL, complete, engine, post

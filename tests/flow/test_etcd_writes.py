@@ -17,8 +17,8 @@ import pytest
 from coordinator.breaker import OPENS_AFTER, Breakers
 from coordinator.cluster import Cluster
 from coordinator.engines import Engine
-from coordinator.inflight import InFlight
-from coordinator.predict import Learned
+from coordinator.load.inflight import InFlight
+from coordinator.load.predict import Learned
 from coordinator.providers.cooldowns import Cooldowns
 from coordinator.state import applied
 from coordinator.state.exclusions import Exclusions

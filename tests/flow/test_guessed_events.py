@@ -5,8 +5,8 @@ Each test has a loopback address of its own, so that the usual ports are free th
 
 import pytest
 
-from coordinator.audit import FOREIGN
 from coordinator.config import EngineSpec
+from coordinator.holdings.audit import FOREIGN
 from tests.flow.test_audit import ask, reading, shown, until_state
 from tests.gateways import Running, coordinator
 from tests.simulated import engine

@@ -13,7 +13,7 @@ from agent.assignment import Assigned, Scheme
 from agent.dialling import Dialling
 from agent.digest_log import DigestLog
 from agent.report import Reporter
-from coordinator.cap import QUIET_S, IndexCap, State
+from coordinator.holdings.cap import QUIET_S, IndexCap, State
 from lineside.hashing import strided
 from lineside.ids import BlockKey, EngineId, Medium, NodeId
 from tests.streams import (

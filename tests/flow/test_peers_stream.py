@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.inflight import Lease, PeerSum
+from coordinator.load.inflight import Lease, PeerSum
 from lineside.ids import EngineId, NodeId
 from lineside.signals import InFlight
 from tests.streams import CLOCK, A, B, Coordinator, FakeHub, agent, engine

@@ -38,9 +38,9 @@ import coordinator.main
 from agent.config import AgentConfig
 from agent.node import Node
 from coordinator.build import Parts
-from coordinator.caches import Caches
 from coordinator.config import EngineSpec
-from coordinator.index import GroupIndex
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.index import GroupIndex
 from coordinator.records import CAPACITY
 from tests import gateways, simulated
 from tests.captures import ids

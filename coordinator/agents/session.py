@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from coordinator import wire
+from coordinator.agents import wire
 from coordinator.engines import Doubt, Engine
-from coordinator.feed import Feed, Position, Reason, Stream
+from coordinator.holdings.feed import Feed, Position, Reason, Stream
 from lineside.digest import DeltaReader
 from lineside.ids import EngineId, NodeId
 from lineside.signals import InFlight

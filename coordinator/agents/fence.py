@@ -7,7 +7,7 @@ one comes back only where nobody else is connected.
 from collections import deque
 from collections.abc import Container
 
-from coordinator.feed import Stream
+from coordinator.holdings.feed import Stream
 from lineside.ids import NodeId
 
 PAST_LIVES = 16

@@ -12,13 +12,13 @@ from typing import TypeAlias
 
 import grpc
 
-from coordinator import wire
-from coordinator.caches import Caches
+from coordinator.agents import wire
+from coordinator.agents.session import Session
+from coordinator.agents.sessions import Sessions
 from coordinator.cluster import Cluster
 from coordinator.engines import Doubt
-from coordinator.feed import Stream
-from coordinator.session import Session
-from coordinator.sessions import Sessions
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.feed import Stream
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Own, Peers
 from coordinator.state.secret import SECRET_BYTES, Secret
@@ -60,7 +60,7 @@ CODES = {
     Why.CANNOT_TELL: grpc.StatusCode.UNAVAILABLE,
 }
 
-log = logs.get("coordinator.ingest")
+log = logs.get("coordinator.agents.ingest")
 
 Requests: TypeAlias = AsyncIterator[pb.AgentMessage]
 Context: TypeAlias = "grpc.aio.ServicerContext[pb.AgentMessage, pb.CoordinatorMessage]"

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from coordinator.caches import Caches, GroupSize
 from coordinator.cluster import Cluster
+from coordinator.holdings.caches import Caches, GroupSize
 from lineside.ids import GroupId
 
 MAX_FACTOR = 64

@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, TypeAlias
 
 from coordinator.engines import Doubt, Engine
-from coordinator.feed import Position, Reason
+from coordinator.holdings.feed import Position, Reason
 from coordinator.state.peers import Word
 from lineside import digest, hashing
 from lineside.digest import (

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from coordinator.feed import Feed, Holding, Position, Reason, Stream
-from coordinator.index import GroupIndex, Slot, slots_of
+from coordinator.holdings.feed import Feed, Holding, Position, Reason, Stream
+from coordinator.holdings.index import GroupIndex, Slot, slots_of
 from lineside.digest import Delta, SnapshotChunk
 from lineside.ids import BlockKey, EngineId, GroupId, Medium
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coordinator.answers import Answers
 from coordinator.engines import Engine
-from coordinator.predict import Predictor
+from coordinator.load.answers import Answers
+from coordinator.load.predict import Predictor
 from coordinator.rules import Bench
 from lineside.ids import ModelName
 

@@ -1,9 +1,9 @@
 """What a complete answer teaches: of its engine's prefills, of answers, of providers. Pure."""
 
-from coordinator.answers import Answers
 from coordinator.engines import Engine
 from coordinator.limits import Usage
-from coordinator.predict import Predictor
+from coordinator.load.answers import Answers
+from coordinator.load.predict import Predictor
 from coordinator.records import Record
 from lineside.ids import ModelName
 

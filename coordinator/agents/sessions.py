@@ -9,16 +9,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 
-from coordinator import wire
-from coordinator.caches import Caches
+from coordinator.agents import wire
+from coordinator.agents.fence import Fence
+from coordinator.agents.session import Session
+from coordinator.agents.wire import Message
 from coordinator.cluster import Cluster
 from coordinator.engines import Doubt
-from coordinator.feed import Feed
-from coordinator.fence import Fence
-from coordinator.session import Session
+from coordinator.holdings.caches import Caches
+from coordinator.holdings.feed import Feed
 from coordinator.state.numbering import Numbering
 from coordinator.state.peers import Own, Peers
-from coordinator.wire import Message
 from lineside import logs
 from lineside.clock import Clock, heard_within
 from lineside.digest import Delta, SnapshotChunk
@@ -45,7 +45,7 @@ each of them where there are many, for each word costs as much as a request's pa
 ACK_S = 0.5
 """Between two rounds of chores while nothing asks for one: acks are due, and leases may be over."""
 
-log = logs.get("coordinator.sessions")
+log = logs.get("coordinator.agents.sessions")
 
 
 class Sessions:

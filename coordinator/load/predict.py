@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from coordinator.engines import Engine
-from coordinator.fit import KILO, Fit, Params, Saved
+from coordinator.load.fit import KILO, Fit, Params, Saved
 from lineside.ids import EngineId
 
 SPLIT_AFTER = 50

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from operator import itemgetter
 
-from coordinator.index import GroupIndex, Slot
+from coordinator.holdings.index import GroupIndex, Slot
 from lineside.digest import MASK, Delta, Held, SnapshotChunk, checksum
 from lineside.ids import BlockKey, EngineId, Generation
 

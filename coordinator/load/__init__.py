@@ -1,0 +1,1 @@
+"""What engines have to do, and how long it takes them: counted, remembered, learned."""
