@@ -154,8 +154,11 @@ def stream_options_of(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def most_of(body: Mapping[str, Any], names: Sequence[str]) -> int | None:
     """Return what bounds the output: the first of these fields that is there."""
-    limits = [whole_of(body, name, at_least=0) for name in names]
-    return next((limit for limit in limits if limit is not None), None)
+    most = None
+    for name in names:
+        limit = whole_of(body, name, at_least=0)
+        most = limit if most is None else most
+    return most
 
 
 def cache_salt_of(body: Mapping[str, Any]) -> str | None:

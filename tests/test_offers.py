@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from coordinator.apis import Api
@@ -19,7 +20,7 @@ CLAUDE = Dialect("Anthropic", frozenset({Api.ANTHROPIC_MESSAGES}))
 
 def asking(headers: Sequence[str] = (), **changes: object) -> Asking:
     asked = Asking(Api.OPENAI_CHAT, "/v1/chat/completions?a=b", False, headers, "r-1", "d-1", None)
-    return replace(asked, **changes)  # type: ignore[arg-type]
+    return msgspec.structs.replace(asked, **changes)
 
 
 def provider(dialect: Dialect, root: str = "http://p/v1") -> Candidate:
@@ -58,7 +59,7 @@ def test_a_provider_gets_none_of_the_clients_headers_but_those_of_its_api() -> N
         "content-type": "application/json",
     }
     assert list(told.remove_headers) == sorted([*PRIVATE, "user-agent", "x-mine"])
-    bare = offer(provider(CLAUDE), b"{}", replace(asked, headers=()))
+    bare = offer(provider(CLAUDE), b"{}", msgspec.structs.replace(asked, headers=()))
     assert dict(bare.set_headers)["anthropic-version"] == "2023-06-01"
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from coordinator.apis import Api
@@ -45,7 +46,7 @@ def queries(*engines: Engine, limit: int = 10_000) -> Queries:
 
 def query(body: dict[str, Any] | bytes = BODY, **changes: Any) -> Query:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return replace(Query("POST", "/v1/completions", HEADERS, raw), **changes)
+    return msgspec.structs.replace(Query("POST", "/v1/completions", HEADERS, raw), **changes)
 
 
 async def answered(of: Queries, asked: Query) -> Answered:
@@ -155,7 +156,7 @@ async def test_what_cannot_be_routed_is_answered_in_the_clients_words(
     asked: dict[str, Any], status: int, reason: str
 ) -> None:
     of = queries(engine("a"))
-    answer = await refused(of, replace(query(), **asked))
+    answer = await refused(of, query(**asked))
     assert (answer.status, answer.reason) == (status, reason)
     headers = dict(answer.headers)
     assert headers["content-type"] == "application/json"

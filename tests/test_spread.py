@@ -1,9 +1,9 @@
 """Where streams of requests go, through the service: bursts, unrelated prompts, one at a time."""
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from coordinator.holdings.overlay import GRACE_S
 from coordinator.limits import Usage

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
+import msgspec
+
 from coordinator.config import Gateway, Gateways
 from coordinator.credentials import read_key
 from coordinator.limits import NOBODY
@@ -32,8 +34,7 @@ class Caller:
     wants_keys: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(msgspec.Struct, frozen=True):
     """What a caller shows of itself."""
 
     authorization: str = ""

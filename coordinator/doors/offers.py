@@ -6,9 +6,10 @@ Credentials are put in by whoever has them, and only for gateways that are to be
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
+
+import msgspec
 
 from coordinator.apis import Api
 from coordinator.candidates import Candidate, Provider, spoken
@@ -48,19 +49,21 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 Headers: TypeAlias = Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True):
     """One backend that a gateway may send a request to, and how."""
 
     candidate: Candidate
     url: str
-    set_headers: Headers = field(repr=False)
+    set_headers: Headers
     remove_headers: Sequence[str]
-    body: bytes = field(repr=False)
+    body: bytes
+
+    def __repr__(self) -> str:
+        """Show no header's value, and nothing of the body."""
+        return f"Offer({self.candidate.target.id!r}, {self.url!r}, {len(self.body)} bytes)"
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
+class Asking(msgspec.Struct, frozen=True):
     """What is the same for all backends of one request."""
 
     api: Api

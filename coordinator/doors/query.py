@@ -8,9 +8,11 @@ No wire format is known here: doors translate.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from coordinator import error_shapes
 from coordinator.apis import PATHS, Api, words_of
@@ -56,15 +58,14 @@ class Keys(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """A request that a gateway holds, and wants to know where to send."""
 
     method: str
     path: str
     """With its query, if it has one."""
-    headers: Headers = field(repr=False)
-    body: bytes = field(repr=False)
+    headers: Headers
+    body: bytes
     tenant: TenantId = NOBODY
     subset: frozenset[str] | None = None
     """Endpoints, or hosts with all their ports, to choose from; `None`: all."""
@@ -76,14 +77,17 @@ class Query:
     """How many it can make use of."""
     translates: bool = False
     """The gateway's door puts answers of other APIs into the client's."""
-    nowhere: Mapping[str, str] = field(default_factory=dict)
+    nowhere: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Endpoints that it cannot find, and why."""
     meters: bool = True
     """Streams are to report usage: the gateway takes out what the client has not asked for."""
 
+    def __repr__(self) -> str:
+        """Show nothing of what the client wrote."""
+        return f"Query(method={self.method!r}, path={self.path!r}, {len(self.body)} bytes)"
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+
+class Answered(msgspec.Struct, frozen=True):
     """Where the request may go."""
 
     routed: Routed
@@ -96,15 +100,18 @@ class Answered:
         return self.routed.record.id
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """The client's answer instead, in the shape of its API."""
 
     status: int
     headers: Headers
-    body: bytes = field(repr=False)
+    body: bytes
     reason: str
     decision_id: str
+
+    def __repr__(self) -> str:
+        """Show nothing of what the client is told."""
+        return f"Refused({self.status}, {self.reason!r})"
 
 
 Asked: TypeAlias = Answered | Refused
@@ -227,7 +234,10 @@ class Queries:
 
 
 def _request_id(headers: Headers) -> str:
-    return request_id_of(next((v for name, v in headers if name.lower() == "x-request-id"), ""))
+    for name, value in headers:
+        if name.lower() == "x-request-id":
+            return request_id_of(value)
+    return request_id_of("")
 
 
 def _shape(query: Query) -> Api | None:

@@ -1,7 +1,8 @@
 """A request's tokens as far as they are known, and why no further. Types only."""
 
-from dataclasses import dataclass
 from enum import Enum, StrEnum
+
+import msgspec
 
 
 class TokenState(Enum):
@@ -49,8 +50,7 @@ class Reason(StrEnum):
     NO_ENGINE = "no_engine"
 
 
-@dataclass(frozen=True, slots=True)
-class Tokenized:
+class Tokenized(msgspec.Struct, frozen=True):
     """A request's first prompt. `packed` ends at the first media part; then `count` is unknown."""
 
     state: TokenState
