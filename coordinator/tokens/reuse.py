@@ -8,6 +8,7 @@ be cut, and tries it; `Reuse` cuts there. Safe in threads. No text and no token 
 import itertools
 import sys
 import threading
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,10 @@ ENTRY_BYTES = 100
 
 MOST_TURNS = 2_000
 """A text with more is encoded whole: it is no chat, and looking up so much would take longer."""
+
+
+class Unencodable(ValueError):
+    """An encoder failed at a text: its own fault, or half a surrogate pair. Holds nothing of it."""
 
 
 class AddedToken(msgspec.Struct, frozen=True):
@@ -67,7 +72,7 @@ class Reuse:
         self._writing = threading.Lock()
 
     def encode(self, text: str) -> bytes:
-        """Return the same as encoding the whole text does. Raises what the encoder raises."""
+        """Return the same as encoding the whole text does. Raises `Unencodable`."""
         mark = self.mark
         parts = text.split(mark, MOST_TURNS)
         if len(parts) == 1 or len(parts) > MOST_TURNS:
@@ -123,45 +128,76 @@ class NoReuse(Exception):
 
 
 def reuse_of(
-    whole: Whole, added: Sequence[AddedToken], chat: str, limit: int = KEPT_BYTES
+    whole: Whole,
+    added: Sequence[AddedToken],
+    chat: str,
+    limit: int = KEPT_BYTES,
+    *,
+    normalizes: bool = True,
 ) -> Reuse:
     """Return a way to encode that gives the same ids as `whole`. Raises `NoReuse`.
 
-    `chat` is a rendered one of several turns; `added` are all tokens that are found in texts.
+    `chat` is a rendered one of several turns; `added` are all tokens that are found in texts, and
+    `normalizes` says whether anything else is done to a text before those that want it are.
     """
-    mark = _mark_of(added, chat)
+    mark = _mark_of(added, chat, normalizes)
     if mark is None:
         raise NoReuse("no special token begins each turn of a chat")
     tried = Reuse(mark, whole)
-    for text in (chat, *_samples(mark, added)):
-        if not whole(text) == tried.encode(text) == tried.encode(text):
+    try:
+        if any(not _is_same(whole, tried, text) for text in (chat, *_samples(mark, added))):
             raise NoReuse("turns encode otherwise by themselves than in a chat")
+    except Unencodable:
+        raise NoReuse("the encoder fails at some texts") from None
     return Reuse(mark, whole, limit)
 
 
-def _mark_of(added: Sequence[AddedToken], chat: str) -> str | None:
+def _is_same(whole: Whole, tried: Reuse, text: str) -> bool:
+    return whole(text) == tried.encode(text) == tried.encode(text)
+
+
+def _mark_of(added: Sequence[AddedToken], chat: str, normalizes: bool = True) -> str | None:
     """Return the token before which a chat can be cut most often, the first of several."""
-    safe = [token.content for token in added if token.content in chat and _is_safe(token, added)]
+    there = (token for token in added if token.content in chat)
+    safe = [token.content for token in there if _is_safe(token, added, normalizes)]
     mark = max(safe, key=lambda content: (chat.count(content), -chat.index(content)), default=None)
     return mark if mark is not None and chat.count(mark) > 1 else None
 
 
-def _is_safe(token: AddedToken, added: Sequence[AddedToken]) -> bool:
+_NO_WORD = ("Pd", "Pe", "Pf", "Pi", "Po", "Ps", "Sc", "Sm")
+"""Categories of which no character is a part of a word, or a space, by any encoder's rule. Of marks
+and other symbols some are."""
+
+
+def _is_safe(token: AddedToken, added: Sequence[AddedToken], normalizes: bool) -> bool:
     """Whether a text may be cut before this token wherever it stands.
 
-    It must be found before texts are normalized, whatever stands before it, and not reach back. No
+    It must be found in a text as it stands, whatever stands before it, and not reach back. No
     other may begin before it and reach into it, or take its place; and one before it that looks for
     the end of a word, or takes spaces, must find the same as at the end of a text.
     """
     content = token.content
-    first = content[0]
-    if token.normalized or token.single_word or token.lstrip:
+    if (token.normalized and normalizes) or token.single_word or token.lstrip:
         return False
-    if first.isalnum() or first == "_" or first.isspace():
+    if unicodedata.category(content[0]) not in _NO_WORD:
         return False
-    others = (other.content for other in added if other.content != content)
+    others = [other for other in added if other.content != content]
+    # Those that want a text normalized are looked for in what the rest has left, normalized or not.
+    if token.normalized and any(_meet(o.content, content) for o in others if not o.normalized):
+        return False
     return not _reaches_into(content, content) and not any(
-        other.startswith(content) or _reaches_into(other, content) for other in others
+        other.content.startswith(content) or _reaches_into(other.content, content)
+        for other in others
+    )
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether both can stand in a text so that they overlap."""
+    return (
+        one.startswith(other)
+        or other.startswith(one)
+        or _reaches_into(one, other)
+        or _reaches_into(other, one)
     )
 
 

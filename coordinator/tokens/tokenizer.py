@@ -15,7 +15,7 @@ import tokenizers
 from coordinator.canonical import Api, Canonical, parse
 from coordinator.tokens import sandbox
 from coordinator.tokens.rendering import RENDER_S, ChatTemplate, NotRendered, Reason
-from coordinator.tokens.reuse import AddedToken, NoReuse, Reuse, reuse_of
+from coordinator.tokens.reuse import AddedToken, NoReuse, Reuse, Unencodable, reuse_of
 from coordinator.tokens.sandbox import MAX_TEXT_CHARS
 from lineside.hashing import pack
 
@@ -40,8 +40,11 @@ class Tokenizer:
         encode: Encode,
         added: Sequence[AddedToken],
         doubt: str = "",
+        normalizes: bool = True,
     ) -> None:
-        """`added`: the tokens that the encoder finds in a text before anything else."""
+        """`added`: the tokens that the encoder finds in a text before anything else; it may
+        normalize the text before it looks for some of them.
+        """
         self.template = template
         self.encoder = encoder
         """`fastokens` or `tokenizers`."""
@@ -52,7 +55,8 @@ class Tokenizer:
         self.no_reuse = ""
         """Why the ids of a chat's earlier turns are not used again; empty: they are."""
         try:
-            self.reuse = reuse_of(self._plain, added, _few_turns(template))
+            turns = _few_turns(template)
+            self.reuse = reuse_of(self._plain, added, turns, normalizes=normalizes)
         except NoReuse as why:
             self.no_reuse = str(why)
 
@@ -76,10 +80,13 @@ class Tokenizer:
             encoder, (encode, added) = "fastokens", _fast(str(file))
         except ValueError:  # a kind of tokenizer that it does not know
             encoder, (encode, added) = "tokenizers", _slow(str(file))
-        encode(WARM_TEXT, False)
-        if described.normalizer in _NO_NORMALIZERS:
-            added = [msgspec.structs.replace(token, normalized=False) for token in added]
-        return cls(template, encoder, encode, added, doubt)
+        encode = _careful(encode)
+        try:
+            encode(WARM_TEXT, False)
+        except Unencodable as error:
+            raise Unloadable("tokenizer.json has an encoder that fails") from error
+        normalizes = described.normalizer not in _NO_NORMALIZERS
+        return cls(template, encoder, encode, added, doubt, normalizes)
 
     def tokens(self, canonical: Canonical, seconds: float = RENDER_S) -> bytes:
         """Return a request's packed token ids, up to its first media part. Raises `NotRendered`.
@@ -99,7 +106,7 @@ class Tokenizer:
             if not is_chat if special is None else bool(special):
                 return self._encode(text, True)
             return self.reuse.encode(text) if self.reuse else self._plain(text)
-        except (TypeError, UnicodeEncodeError):  # half a surrogate pair, from a tool call's JSON
+        except Unencodable:  # half a surrogate pair, from a tool call's JSON, say
             raise NotRendered(Reason.REFUSED) from None
 
     def _plain(self, text: str) -> bytes:
@@ -194,6 +201,22 @@ def _few_turns(template: ChatTemplate) -> str:
         return template.render(asked)
     except NotRendered:
         raise NoReuse("no template renders a plain chat") from None
+
+
+def _careful(encode: Encode) -> Encode:
+    """Return an encoder that raises `Unencodable` and nothing else."""
+
+    def careful(text: str, special: bool) -> bytes:
+        try:
+            return encode(text, special)
+        except (TypeError, UnicodeEncodeError):  # half a surrogate pair
+            raise Unencodable from None
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # which has no module to be had from
+                raise
+            raise Unencodable from None
+
+    return careful
 
 
 def _fast(file: str) -> tuple[Encode, list[AddedToken]]:
