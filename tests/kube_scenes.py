@@ -1,12 +1,18 @@
-"""A scripted API server, and what a healthy cluster answers; tests change one thing of it."""
+"""A scripted API server, and what a healthy cluster answers; tests change one thing of it.
+
+Then what the doctor says of it.
+"""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from cli.examination import Report
 from cli.kube.api import Answer
+from cli.kube.judge import judged
+from cli.kube.look import look
 from policies.crd import GROUP, definitions
 
 CASES = Path(__file__).parent / "cases"
@@ -197,3 +203,113 @@ def healthy() -> dict[str, Any]:
 def soon(days: float) -> datetime:
     """Return a moment so many days from now."""
     return NOW + timedelta(days=days)
+
+
+Said = list[tuple[str, str, str, str]]
+
+
+async def examined(
+    answers: dict[str, Any], allowed: set[str] | None = None, reviews: int = 201
+) -> Said:
+    """Return part, level, message and help of all that is not fine."""
+    api = Scripted(answers, allowed or set())
+    api.reviews_status = reviews
+    reports = judged(await look(api, NS), "0.1.0", NOW)
+    return said_in(reports)
+
+
+def said_in(reports: list[Report]) -> Said:
+    return [
+        (report.name, check.level, check.message, check.help)
+        for report in reports
+        for check in report.checks
+        if check.level not in ("ok", "note")
+    ]
+
+
+async def one_thing_wrong(
+    change: Callable[[dict[str, Any]], None], part: str, level: str, words: str, help: str
+) -> None:
+    """Assert that of this change alone the doctor says this; without a level, nothing."""
+    answers = healthy()
+    change(answers)
+    found = await examined(answers)
+    if not level:
+        assert found == []
+        return
+    assert [
+        each
+        for each in found
+        if each[0].startswith(part) and each[1] == level and words in each[2] and help in each[3]
+    ], found
+
+
+def changed(path: str, answer: Any) -> Callable[[dict[str, Any]], None]:
+    def change(answers: dict[str, Any]) -> None:
+        answers[path] = answer
+
+    return change
+
+
+def pods(*others: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
+    """Replace pods by name, or add them."""
+
+    def change(answers: dict[str, Any]) -> None:
+        named = {each["metadata"]["name"]: each for each in answers[f"{CORE}/pods"]["items"]}
+        named |= {each["metadata"]["name"]: each for each in others}
+        answers[f"{CORE}/pods"] = listed(*named.values())
+
+    return change
+
+
+def silent(*others: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
+    """The same, and the engine does not answer: its command line alone counts."""
+
+    def change(answers: dict[str, Any]) -> None:
+        pods(*others)(answers)
+        for path in [each for each in answers if each.startswith(ENGINE)]:
+            del answers[path]
+
+    return change
+
+
+def without(flag: str) -> list[str]:
+    return [each for each in ARGS if not each.startswith(flag)]
+
+
+def foreign() -> list[dict[str, Any]]:
+    theirs, *ours = definition()
+    return [{**theirs, "metadata": {**theirs["metadata"], "labels": {}}}, *ours]
+
+
+def older() -> list[dict[str, Any]]:
+    first, *rest = definition()
+    return [{**first, "metadata": {**first["metadata"], "annotations": {}}}, *rest]
+
+
+READS = """\
+transport: plaintext
+kubernetes: { access: in-cluster, namespaces: [lineside, models] }
+node_proof: service-account
+service_accounts: { accounts: [lineside/lineside-agent] }
+"""
+
+
+def settings(text: str) -> dict[str, Any]:
+    """A ConfigMap with a coordinator's settings."""
+    return {"data": {"coordinator.yaml": text}}
+
+
+def configured() -> dict[str, Any]:
+    """A coordinator with a ConfigMap of settings."""
+    volume = {"name": "config", "configMap": {"name": "settings"}}
+    return pod("lineside-coordinator-0", "coordinator", volumes=[volume])
+
+
+def waiting(name: str, part: str, reason: str) -> dict[str, Any]:
+    made = pod(name, part, ready=False)
+    made["status"]["phase"] = "Pending"
+    made["status"]["containerStatuses"] = [
+        {"name": "coordinator", "state": {"waiting": {"reason": reason}}}
+    ]
+    return made
