@@ -7,6 +7,8 @@ One judge for one look at one request.
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from coordinator.attempts import Attempt, Fault
 from coordinator.breaker import Breakers
 from coordinator.providers.cooldowns import Cooldowns
@@ -17,8 +19,7 @@ NOT_TAKEN = frozenset({429, 503, 529, *KEY_REFUSED})
 """Answers of a provider that did not run the request: noted as attempts, as they come."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfEngine:
+class OfEngine(msgspec.Struct, frozen=True):
     """Tells an engine's breaker."""
 
     breakers: Breakers

@@ -7,6 +7,8 @@ A reservation is made once for each logical request and ends in exactly one of `
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from coordinator.refusal import OverLimit
 from lineside.ids import ModelName, TenantId
 
@@ -25,8 +27,7 @@ class Usage:
     """The answer was broken off, and its tokens counted as they passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True):
     """Tokens set aside for one request."""
 
     tenant: TenantId

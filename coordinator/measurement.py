@@ -15,6 +15,8 @@ from operator import sub
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from coordinator.candidates import Candidate
 from coordinator.load.fit import Params
 from coordinator.load.inflight import Loads
@@ -42,8 +44,7 @@ MEDIUM_WEIGHTS = (1.0, 0.8, 0.4)
 """What a cached block is worth in gpu, cpu, disk; the rest of it counts as uncached work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """What a decision needs to know of a request, for one of the models that may serve it."""
 
     prompt_tokens: int | None

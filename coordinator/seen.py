@@ -1,8 +1,9 @@
 """What is known of a request when it is decided: its tokens, its plan, its weight. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
 
 from coordinator.canonical import Canonical
 from coordinator.rules import Bench
@@ -23,20 +24,23 @@ Keys: TypeAlias = Mapping[tuple[ModelName, GroupId], Sequence[BlockKey]]
 """A prompt's keys as the overlay wants them: by model and group, every `STRIDE`-th."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """What is known of a request when it is decided."""
 
-    request: Canonical = field(repr=False)
+    request: Canonical
     bench: Bench
     plan: Plan
     models: Sequence[ModelName]
     """Those that may be chosen, by shadow policies too, sorted."""
-    tokens: Mapping[ModelName, Tokenized] = field(repr=False)
+    tokens: Mapping[ModelName, Tokenized]
     """For each of `models`, and for those that were asked for."""
-    tokenized: Tokenized = field(repr=False)
+    tokenized: Tokenized
     """For the model that was asked for, or the first that it may mean."""
     tenant: TenantId
+
+    def __repr__(self) -> str:
+        """Show nothing of the prompt."""
+        return f"Seen({self.request!r}, models={self.models!r}, tenant={self.tenant!r})"
 
     @property
     def is_hopeless(self) -> bool:

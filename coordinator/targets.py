@@ -6,21 +6,22 @@ A layout is made anew when engines or resources change, and kept until then.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from coordinator.candidates import Backend
 from lineside.ids import EngineId, ModelName
 from policies.facts import Inventory, places
 from policies.model import BackendType
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(msgspec.Struct, frozen=True):
     """Which backends whoever sends a request on can make use of."""
 
     subset: frozenset[str] | None = None
     """Endpoints, or hosts with all their ports; `None`: all."""
     translates: bool = True
     """It puts answers into the client's API."""
-    nowhere: Mapping[str, str] = field(default_factory=dict)
+    nowhere: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Endpoints that it cannot find, and why."""
 
 

@@ -1,7 +1,8 @@
 """A rule over one inventory, and what its route leaves for one request before measuring. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from policies.compiled import CompiledDrop, CompiledRule
 from policies.drop import BoundDrop
@@ -50,8 +51,7 @@ class BoundRule:
         return meant & self.within if self.considered is None else self.considered
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """One route to try, after all that is excluded without measuring."""
 
     rule: BoundRule

@@ -4,7 +4,8 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from policies.attempt import Attempt, BoundRule, attempts
 from policies.drop import BoundDrop
@@ -16,8 +17,7 @@ from policies.story import Story
 from policies.verdict import Chosen, Denied, Empty, Source
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
+class Course(msgspec.Struct, frozen=True):
     """The routes to try in turn, and what was met on the way to them."""
 
     attempts: tuple[Attempt, ...]

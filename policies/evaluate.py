@@ -12,8 +12,10 @@ carried on as predicates, and hold for targets that only a later rule considers.
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from lineside.ids import ModelName
 from policies.attempt import BoundRule
@@ -29,8 +31,7 @@ CONCERNED = 1000
 """Tenants, APIs and kinds of answer whose rules are kept; all are forgotten when there are more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """All that could be said of a request without measuring anything."""
 
     inventory: Inventory

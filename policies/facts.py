@@ -10,6 +10,8 @@ from functools import lru_cache
 from itertools import compress
 from typing import TypeAlias
 
+import msgspec
+
 from lineside.ids import ModelName
 from policies.model import BackendType, Measure
 
@@ -22,8 +24,7 @@ class Truth(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestFacts:
+class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A request, as far as policies may ask. Content-free."""
 
     model: str
@@ -32,12 +33,17 @@ class RequestFacts:
     api: str = ""
     stream: bool = False
     input_tokens: int | None = None
-    tags: Mapping[str, Truth] = field(default_factory=dict)
+    tags: Mapping[str, Truth] = msgspec.field(default_factory=dict)
     """A tag that is not here is unknown."""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """By lower-case name. Only those that some policy asks for need be here."""
     conversation: str = ""
     """Stable over a conversation's turns; splits follow it."""
+
+    def __repr__(self) -> str:
+        """Show no header's value."""
+        shown = {f: getattr(self, f) for f in self.__struct_fields__ if f != "headers"}
+        return f"RequestFacts({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +117,7 @@ Column: TypeAlias = Callable[[Measure, Sequence[int]], Sequence[float | None]]
 """Returns a measurement for each of the targets, which are places in the inventory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True):
     """The measurements of one moment, asked for as far as a verdict needs them."""
 
     column: Column

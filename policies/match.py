@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from policies.facts import Pools, RequestFacts, Truth
 from policies.globs import compile_glob
 from policies.model import Match, PoolState, Tags, Threshold
@@ -26,8 +28,7 @@ class Meant:
     """Engines and providers that serve one of them, as a bit mask."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """One request, and the cluster as it stands."""
 
     facts: RequestFacts

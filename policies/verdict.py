@@ -5,7 +5,9 @@ for any rule.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from policies.facts import places
 from policies.model import SetFields, Threshold
@@ -105,8 +107,7 @@ class Ranked:
     """`select[0]`, or `default`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True):
     """The ranked targets, best first: the winner and its ordered fallbacks."""
 
     source: Source
@@ -119,7 +120,7 @@ class Chosen:
     """Guards whose condition held (or was unknown: then `unknown` says so)."""
     unknown: tuple[str, ...] = ()
     """Measurements and tags that were not known where a condition asked for them."""
-    shadow: Mapping[str, str] = field(default_factory=dict)
+    shadow: Mapping[str, str] = msgspec.field(default_factory=dict)
     """By shadow policy: what it would have chosen, in one sentence."""
 
     @property
@@ -128,8 +129,7 @@ class Chosen:
         return tuple(each for taken in self.taken for each in taken.dropped())
 
 
-@dataclass(frozen=True, slots=True)
-class Empty:
+class Empty(msgspec.Struct, frozen=True):
     """No target was left, and why each was dropped."""
 
     source: Source
@@ -137,7 +137,7 @@ class Empty:
     taken: tuple[Taken, ...] = ()
     guards: tuple[Source, ...] = ()
     unknown: tuple[str, ...] = ()
-    shadow: Mapping[str, str] = field(default_factory=dict)
+    shadow: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from random import Random
 
+import msgspec
 from hypothesis import given, settings
 
 from policies.evaluate import compile_
@@ -78,7 +79,7 @@ def test_shadow_policies_change_nothing_and_each_is_told_of(scene: Scene) -> Non
     found, without = evaluated(scene), evaluated(replace(scene, policies=enforced))
     if not isinstance(found, Denied):
         assert set(found.shadow) == shadows
-        found = replace(found, shadow={})
+        found = msgspec.structs.replace(found, shadow={})
     assert found == without
 
 

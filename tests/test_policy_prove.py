@@ -469,7 +469,7 @@ def search(rng: Random, scene: "Drawn", truth: Truth, tries: int) -> Target | No
     for _ in range(tries):
         known = scene.inventory or drawn.inventory(rng)
         request = drawn.request(rng)
-        request = replace(request, tags={**request.tags, "pii": truth})
+        request = msgspec.structs.replace(request, tags={**request.tags, "pii": truth})
         plan = (bound or compiled.bind(known)).plan(request, drawn.pools(rng))
         if isinstance(plan, Denied):
             continue

@@ -1,7 +1,8 @@
 """What to expect of one request's answer, for policies that ask: its end and its price. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from coordinator.engines import Engine
 from coordinator.load.answers import Answers
@@ -12,8 +13,7 @@ from lineside.ids import ModelName
 MILLION = 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutlook:
+class RequestOutlook(msgspec.Struct, frozen=True):
     """One request's; see `route.Outlook`."""
 
     bench: Bench
