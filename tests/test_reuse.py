@@ -347,7 +347,9 @@ def tokens(tokenizer: Tokenizer, body: Mapping[str, Any]) -> bytes:
 def test_the_next_turn_of_a_chat_encodes_what_is_new() -> None:
     tokenizer = Tokenizer.load(str(MODEL))
     assert tokenizer.reuse is not None and tokenizer.no_reuse == ""
-    messages = [{"role": "user", "content": "A signal box is a building. " * 40}]
+    short = tokens(tokenizer, {"messages": [{"role": "user", "content": "Where?"}]})
+    assert short and tokenizer.reuse.counts() == Reused()
+    messages = [{"role": "user", "content": "A signal box is a building. " * 800}]
     first = len(tokens(tokenizer, {"messages": messages})) // 4
     assert tokenizer.reuse.counts().encoded_tokens == first
     messages += [

@@ -89,7 +89,7 @@ async def test_what_earlier_requests_spared_is_counted(tokens: Tokens) -> None:
     assert tokens.reused() == Reused()
     await tokens.load(MODEL)
     for _ in range(2):
-        tokenized = await tokens.of(chat("Where is the signal box?"), [engine()])
+        tokenized = await tokens.of(chat("Where is the signal box? " * 900), [engine()])
     assert tokenized.count is not None
     found = tokens.reused()
     assert (found.reused_tokens, found.encoded_tokens) == (tokenized.count, tokenized.count)

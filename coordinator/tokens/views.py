@@ -47,7 +47,7 @@ class TokenizerViews(Collector):
         reused = self._reused()
         tokens = CounterMetricFamily(
             "lineside_tokenizer_tokens",
-            "Tokens of chats, by whether they were encoded, or those of equal turns were reused",
+            "Tokens of chats whose turns are kept, by whether they were encoded or reused",
             labels=["how"],
         )
         tokens.add_metric(["encoded"], float(reused.encoded_tokens))

@@ -79,8 +79,6 @@ def test_token_ids_are_the_oracles(name: str, tools: bool, doubtful: bool) -> No
     print(f"\n{name}: {COUNT} conversations, {dict(seen)}")
     assert seen["different"] == 0
     assert seen["equal"] > 0.98 * COUNT
-    latest = asked[-COUNT // 10 :]
-    assert [by_product(tokenizer, one) for one in latest] == ours[-COUNT // 10 :]
 
 
 @pytest.mark.parametrize("name", ["qwen3", "deepseek_v3", "llama3_1"])
