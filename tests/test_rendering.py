@@ -287,6 +287,18 @@ def test_whitespace_loops_and_marks_are_those_of_the_engine() -> None:
             id="a way out through a format",
         ),
         pytest.param(
+            "{% set ns = namespace() %}{{ ns.__class__.__mro__ }}",
+            {},
+            Reason.REFUSED,
+            id="a way out by a namespace",
+        ),
+        pytest.param(
+            "{% set ns = namespace(s='{0.__class__.__mro__}') %}{{ ns.s.format(messages) }}",
+            {},
+            Reason.REFUSED,
+            id="a way out by what a namespace holds",
+        ),
+        pytest.param(
             "{% for m in messages %}{{ loop.__class__.__mro__ }}{% endfor %}",
             {},
             Reason.REFUSED,

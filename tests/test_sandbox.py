@@ -46,6 +46,13 @@ ITEMS = [{"n": 1, "kids": [{"n": 2, "kids": []}]}, {"n": 3, "kids": []}]
             id="break",
         ),
         pytest.param(
+            "{% set ns = namespace(n=0, s='', b=true, kept=[]) %}{% for i in items %}"
+            "{% set ns.n = ns.n + i.n %}{% set ns.s = ns.s ~ ns.b %}{{ ns.s.upper() }}"
+            "{% endfor %}{{ ns.n }}{{ ns.kept }}{{ ns.none is defined }}{{ ns._x is defined }}"
+            "{% set ns.f = ns.s.format %}{{ ns.f() }}",
+            id="namespace",
+        ),
+        pytest.param(
             "{% macro m(xs) %}{% for x in xs %}{{ x.n }}{{ caller() }}{% endfor %}{% endmacro %}"
             "{% call m(items) %}!{% endcall %}",
             id="in a macro",

@@ -18,6 +18,7 @@ import jinja2.sandbox
 from jinja2 import nodes
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
+from jinja2.utils import Namespace
 
 MAX_TEXT_CHARS = 4_000_000
 """A longer prompt is not tokenized here; no engine's context holds it."""
@@ -107,6 +108,9 @@ _HARMLESS: Mapping[type, frozenset[str]] = {
 }
 """What the sandbox allows after a dozen checks, and formats in no way of its own."""
 
+_PLAIN = frozenset({bool, int, str})
+"""What a template keeps in a namespace while it loops, and nothing can be called on its way out."""
+
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**"})
@@ -118,6 +122,10 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if attribute in _HARMLESS.get(kind, ()):
             return getattr(obj, attribute)
+        if kind is Namespace and attribute[0] != "_":
+            value = getattr(obj, attribute, None)
+            if type(value) in _PLAIN:
+                return value
         return super().getattr(obj, attribute)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
