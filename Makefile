@@ -4,10 +4,12 @@ BIN := .venv/bin
 VLLM_VENV ?= .venv-vllm
 ORACLE_VENV ?= .venv-oracle
 CLUSTER_CACHE ?= .cluster
+COMPILED := .compiled
+IN_COMPILED = PATH=$(CURDIR)/$(BIN):$$PATH PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR)/$(COMPILED)/proto
 USUAL := not soak and not vllm and not oracle and not cluster and not state and not skew
 PROTO := $(wildcard proto/lineside/v1/*.proto)
 
-.PHONY: setup demo demo-envoy test test-random test-state test-skew test-soak test-vllm test-tokens test-cluster check format lock proto docs manifests bench bench-routing clean
+.PHONY: setup demo demo-envoy test test-random test-state test-skew test-soak test-vllm test-tokens test-cluster compiled test-compiled check format lock proto docs manifests bench bench-routing clean
 
 setup: .venv/ready
 
@@ -53,6 +55,19 @@ test-tokens: setup ## token ids against transformers, 5,000 chats with each of t
 test-cluster: setup ## a real Kubernetes API server and Helm; first builds them into CLUSTER_CACHE
 	$(PYTHON) tests/cluster/install.py $(CLUSTER_CACHE)
 	CLUSTER_CACHE=$(CLUSTER_CACHE) $(BIN)/python -m pytest -s -m cluster tests/cluster
+
+compiled: setup ## a copy of the tree in .compiled/, with its hot modules compiled as in the coordinator's image
+	mkdir -p $(COMPILED)
+	find $(COMPILED) -mindepth 1 -maxdepth 1 ! -name build ! -name .mypy_cache -exec rm -rf {} +
+	git ls-files -co --exclude-standard -z | tar -c --null --ignore-failed-read -T - 2>/dev/null | tar -x -C $(COMPILED)
+	$(BIN)/python deploy/images/compile.py $(COMPILED)
+
+test-compiled: compiled ## the same decisions compiled and not; then unit and flow tests on what is compiled
+	$(BIN)/python -m tests.compiled.compare . $(COMPILED)
+	cd $(COMPILED) && $(IN_COMPILED) python -m pytest -n 2 --dist loadfile -m "not flow and $(USUAL)"
+	cd $(COMPILED) && { $(IN_COMPILED) python -m pytest -n 2 --dist loadfile -m "flow and $(USUAL)" || { \
+	  echo "=== failed beside other processes; once more, one after another: a failure there counts ==="; \
+	  $(IN_COMPILED) python -m pytest -m "flow and $(USUAL)" --last-failed --last-failed-no-failures none; }; }
 
 check: setup ## format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check .
