@@ -23,6 +23,7 @@ from coordinator.resources import unfit
 from coordinator.state.learned_store import LearnedStore
 from coordinator.state.members import Coordinator
 from lineside import launch, logs, process
+from lineside.about import is_compiled
 from lineside.core_log import CoreLog
 from lineside.findings import Finding
 from lineside.schema import split_address
@@ -215,7 +216,7 @@ def start(arguments: argparse.Namespace) -> int:
     said = CoreLog()
     said.open()
     logs.setup(config.log_level)
-    log.info("starting", config=config.shown())
+    log.info("starting", compiled=is_compiled(sys.modules), config=config.shown())
     return process.serve(partial(run, config, said=said))
 
 
