@@ -20,6 +20,7 @@ from coordinator.doors.callers import (
 from coordinator.doors.offers import Offer
 from coordinator.doors.query import Asked, Queries, Query, Refused
 from coordinator.doors.reports import Event, Report
+from coordinator.doors.together import Together
 from coordinator.engines import Engine
 from coordinator.limits import Usage
 from lineside import logs
@@ -52,9 +53,16 @@ class RouterServicer(rpc.RouterServicer):
     def __init__(self, queries: Queries, callers: Callers) -> None:
         self._queries = queries
         self._callers = callers
+        self._together = Together()
 
     async def Route(self, request: pb.RouteRequest, context: RouteContext) -> pb.RouteResponse:
-        """Decide one request."""
+        """Decide one request, right after those that came with it."""
+        await self._together.gather(len(request.body))
+        answer = await self._route(request, context)
+        await self._together.part()
+        return answer
+
+    async def _route(self, request: pb.RouteRequest, context: RouteContext) -> pb.RouteResponse:
         caller = await authenticated(self._callers, context)
         tenant = tenant_of(caller, request.tenant)
         if isinstance(tenant, NotYours):
