@@ -56,7 +56,7 @@ test-cluster: setup ## a real Kubernetes API server and Helm; first builds them 
 	$(PYTHON) tests/cluster/install.py $(CLUSTER_CACHE)
 	CLUSTER_CACHE=$(CLUSTER_CACHE) $(BIN)/python -m pytest -s -m cluster tests/cluster
 
-compiled: setup ## a copy of the tree in .compiled/, with its hot modules compiled as in the coordinator's image
+compiled: setup ## a copy of the tree in .compiled/, with the modules of a decision compiled
 	mkdir -p $(COMPILED)
 	find $(COMPILED) -mindepth 1 -maxdepth 1 ! -name build ! -name .mypy_cache -exec rm -rf {} +
 	git ls-files -co --exclude-standard -z | tar -c --null --ignore-failed-read -T - 2>/dev/null | tar -x -C $(COMPILED)
