@@ -5,8 +5,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,8 +16,9 @@ from cli.virtual_router import USUAL, Parts
 from coordinator.leaning import Leaning, share
 from coordinator.load.inflight import Loads
 from coordinator.measurement import LEAN_S, Facts, Own, Part
+from coordinator.runners import Field, Row
 from coordinator.state.peers import ACTIVE_S, SILENT_S, Peers, Word
-from lineside.ids import EngineId, NodeId
+from lineside.ids import EngineId, ModelName, NodeId
 from lineside.signals import InFlight
 from simulate.arrivals import Shape, agentic, shared_prefix, traced, unrelated
 from simulate.play import Played, Strategy, play
@@ -37,11 +37,11 @@ class Others:
 
 def part(costs: Mapping[str, float], cached: Mapping[str, int] | None = None) -> Part:
     """Return what was measured of engines by name."""
-    many, row = len(costs), SimpleNamespace(engines=tuple(map(EngineId, costs)))
+    many, row = len(costs), Row(tuple(map(EngineId, costs)))
     own = [Own((cached or {}).get(name, 0), 0, 0.1, 0.1, None) for name in costs]
     loads = Loads([0] * many, [0] * many, [0.0] * many)
-    measured = cast(Any, SimpleNamespace(model="m", row=row))
-    return Part(measured, Facts(1000, 1000), loads, own, None, list(costs.values()))
+    field = Field(ModelName("m"), (), row, frozenset(), (), (), (), {}, ())
+    return Part(field, Facts(1000, 1000), loads, own, None, list(costs.values()))
 
 
 def chosen(
