@@ -52,13 +52,17 @@ def event(at: int, finish: str | None = None) -> bytes:
 
 
 async def talk(request: web.Request) -> web.StreamResponse:
-    """Stream as many writes as the body says, of so many events each."""
+    """Stream as many writes as the body says, of so many events each.
+
+    All streams are written to at the same moments, as by an engine whose step brings a token to
+    each: else it is chance how many of them a proxy finds ready when it wakes.
+    """
     asked = await request.json()
     writes, together, pause_s = asked["max_tokens"], asked["n"], asked["top_p"]
     response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
     loop = asyncio.get_running_loop()
-    due = loop.time()
+    due = loop.time() // pause_s * pause_s
     for at in range(writes):
         await response.write(b"".join(event(at * together + each) for each in range(together)))
         due += pause_s
@@ -217,9 +221,9 @@ async def measure(ours: Proxy, other: Proxy, direct: str, seconds: float) -> lis
         for proxy in (ours, other):
             await cpu_of(*proxy, Load(4, 5, together, 0.001))  # warm
         spent: dict[int, list[float]] = {0: [], 1: []}
-        for _ in range(ROUNDS):
-            for side, proxy in enumerate((ours, other)):
-                spent[side].append(await cpu_of(*proxy, load))
+        for number in range(ROUNDS):
+            for side in (number % 2, 1 - number % 2):
+                spent[side].append(await cpu_of(*(ours, other)[side], load))
         what = f"CPU for a read of {together} event{'s' * (together > 1)}"
         medians = statistics.median(spent[0]), statistics.median(spent[1])
         rows.append(Row(what, "us", *medians, f"at most {BUDGET} x"))
