@@ -45,8 +45,9 @@ async def route(whom: Coordinator, request: Mapping[str, Any]) -> dict[str, Any]
         async with _channel(whom) as channel:
             stub = rpc.RouterStub(channel)  # type: ignore[no-untyped-call]
             answer = await stub.Route(question, metadata=metadata, timeout=TIMEOUT_S)
-            over = pb.ReportRequest(decision_id=answer.decision_id, event=pb.ReportRequest.ABORTED)
-            await stub.Report(over, metadata=metadata, timeout=TIMEOUT_S)
+            if name := answer.decision_id:  # otherwise nothing is accounted
+                over = pb.ReportRequest(decision_id=name, event=pb.ReportRequest.ABORTED)
+                await stub.Report(over, metadata=metadata, timeout=TIMEOUT_S)
     except grpc.aio.AioRpcError as error:
         if error.code() in _AWAY:
             raise CouldNotRun(f"could not reach {whom.address} over gRPC", _help(whom)) from None
@@ -56,7 +57,11 @@ async def route(whom: Coordinator, request: Mapping[str, Any]) -> dict[str, Any]
 
 def told(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield an answer's lines for people."""
-    yield f"decision {answer['decision_id']}"
+    if answered := answer.get("answered"):
+        yield f"answered here: {answered['status']}"
+        yield f"  {answered['body']}"
+        return
+    yield f"decision {answer['decision_id'] or '(none: nothing is accounted)'}"
     if refused := answer.get("refused"):
         yield f"refused: {refused['status']} {refused['reason']}"
         yield f"  {refused['body']}"
@@ -69,7 +74,8 @@ def told(answer: Mapping[str, Any]) -> Iterator[str]:
     yield f"  body    {len(target['body'].encode())} bytes"
     for each in fallbacks:
         yield f"if that fails: {each['url']} (backend {each['backend']}, model {each['model']})"
-    yield "reported as aborted: nothing was sent, and nothing stays accounted"
+    if answer["decision_id"]:
+        yield "reported as aborted: nothing was sent, and nothing stays accounted"
 
 
 def _help(whom: Coordinator) -> str:
@@ -108,6 +114,13 @@ def _read(path: Path) -> bytes:
 
 
 def _json(answer: pb.RouteResponse) -> dict[str, Any]:
+    if answer.WhichOneof("outcome") == "answered":
+        said = {
+            "status": answer.answered.status,
+            "headers": {header.name: header.value for header in answer.answered.headers},
+            "body": answer.answered.body.decode(errors="replace"),
+        }
+        return {"decision_id": answer.decision_id, "answered": said}
     if answer.WhichOneof("outcome") == "refused":
         refused = answer.refused
         said = {

@@ -227,7 +227,7 @@ async def _doors(
     asides = Asides(to_engines, config.timeouts, keys, service.heavy)
     holding, listing = Holding(base.core.cluster, service.clock, asides), Listing(service)
     gateways = GatewayDoors(
-        config, service, readiness, keys_of(base.credentials, keys), holding, tls
+        config, service, readiness, keys_of(base.credentials, keys), holding, listing, tls
     )
     envoy = EnvoyDoor(
         config=config,

@@ -69,16 +69,16 @@ class Layout:
 
     def outside(self, places: Iterable[int], subset: frozenset[str]) -> list[int]:
         """Return those places whose endpoints are not in a subset: HOST:PORT, or a HOST's all."""
-        return [
-            place
-            for place in places
-            if (endpoint := self.backends[place].endpoint) not in subset
-            and _host(endpoint) not in subset
-        ]
+        return [place for place in places if not is_within(self.backends[place], subset)]
 
     def place(self, engine: EngineId, model: ModelName) -> int | None:
         """Return where an engine's model is; `None`: it was not known when this was made."""
         return self._places.get((engine, model))
+
+
+def is_within(backend: Backend, subset: frozenset[str]) -> bool:
+    """Whether a subset names a backend's endpoint, HOST:PORT, or its HOST with all ports."""
+    return backend.endpoint in subset or _host(backend.endpoint) in subset
 
 
 def _host(endpoint: str) -> str:

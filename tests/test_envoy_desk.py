@@ -107,9 +107,9 @@ def room(
     addresses: "Named | None" = None,
 ) -> Room:
     service, _ = watched(*engines)
-    queries = Queries(service, Reports(service, 60.0), 10_000, keys, NOTHING_HELD)
     terms = Terms(10_000, interest, conformance=conformance)
     listing = Listing(service)
+    queries = Queries(service, Reports(service, 60.0), 10_000, keys, NOTHING_HELD, listing)
     addresses = addresses or Named({each.endpoint: each.endpoint for each in engines})
     books = Books(
         service=service,

@@ -14,6 +14,7 @@ from coordinator.attempts import Attempt, Repeat
 from coordinator.bodies import CONVERTED_BYTES, LARGE_BYTES, is_large
 from coordinator.candidates import Candidate, Provider
 from coordinator.canonical import BadRequest, Canonical, parse
+from coordinator.doors.listing import Listing
 from coordinator.doors.query import Queries
 from coordinator.doors.reports import Reports
 from coordinator.heavy import Heavy
@@ -169,7 +170,7 @@ class Gated(Heavy):
 
 async def test_a_query_is_answered_alike_whatever_its_size() -> None:
     service, _ = watched("a", "b")
-    of = Queries(service, Reports(service, 60.0), 2**20, keys, NOTHING_HELD)
+    of = Queries(service, Reports(service, 60.0), 2**20, keys, NOTHING_HELD, Listing(service))
     small, long = [await answered(of, query(BODY | more)) for more in ({}, LONG)]
     assert {each.candidate.target.id for each in long.offers} == {"a", "b"}
     assert [json.loads(each.body) for each in long.offers] == [
@@ -181,7 +182,7 @@ async def test_a_query_is_answered_alike_whatever_its_size() -> None:
 async def test_a_query_that_is_given_up_meanwhile_holds_nothing() -> None:
     service, told = watched("a")
     service.heavy = heavy = Gated()
-    of = Queries(service, Reports(service, 60.0), 2**20, keys, NOTHING_HELD)
+    of = Queries(service, Reports(service, 60.0), 2**20, keys, NOTHING_HELD, Listing(service))
     asking = asyncio.create_task(of.ask(query(BODY | LONG)))
     await heavy.begun.wait()
     assert service.inflight.outstanding == 1

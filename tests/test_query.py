@@ -13,7 +13,8 @@ from coordinator.apis import Api
 from coordinator.candidates import Candidate, Provider
 from coordinator.cluster import Cluster
 from coordinator.doors.holding import Holding
-from coordinator.doors.query import Answered, Queries, Query, Refused
+from coordinator.doors.listing import Listing
+from coordinator.doors.query import Answered, Countable, Queries, Query, Refused, Told
 from coordinator.doors.reports import Reports
 from coordinator.engines import Engine
 from coordinator.providers.bars import Bar, bars
@@ -41,7 +42,7 @@ NOTHING_HELD = Holding(Cluster(), ManualClock(), cast(Any, None))
 
 def queries(*engines: Engine, limit: int = 10_000) -> Queries:
     service, _ = watched(*engines)
-    return Queries(service, Reports(service, 60.0), limit, keys, NOTHING_HELD)
+    return Queries(service, Reports(service, 60.0), limit, keys, NOTHING_HELD, Listing(service))
 
 
 def query(body: dict[str, Any] | bytes = BODY, **changes: Any) -> Query:
@@ -180,6 +181,86 @@ async def test_anthropic_clients_are_refused_in_anthropics_shape() -> None:
     assert dict(answer.headers)["request-id"] == "req-1"
 
 
+COUNT = "/v1/messages/count_tokens"
+MESSAGE = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        pytest.param({}, {"object": "list", "data": ["m"]}, id="all, for OpenAI's clients"),
+        pytest.param({"path": "/v1/models/m"}, {"object": "model", "id": "m"}, id="one"),
+        pytest.param(
+            {"headers": (("Anthropic-Version", "1"),)},
+            {"has_more": False, "data": ["m"]},
+            id="all, for Anthropic's",
+        ),
+    ],
+)
+async def test_models_are_listed_without_a_backend(
+    changes: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    asked = query(b"", **{"method": "GET", "path": "/v1/models"} | changes)
+    told = await queries(engine("a")).answer(asked)
+    assert isinstance(told, Told)
+    said = json.loads(told.body)
+    if "data" in said:
+        said["data"] = [each["id"] for each in said["data"]]
+    assert {name: said[name] for name in shown} == shown
+    assert dict(told.headers)["content-type"] == "application/json"
+    assert told.decision_id == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "reason"),
+    [
+        pytest.param({"path": "/v1/models/x"}, 404, "unknown_model", id="no such model"),
+        pytest.param({"method": "POST"}, 405, "method_not_allowed", id="POST"),
+        pytest.param({"path": COUNT}, 405, "method_not_allowed", id="GET of a count"),
+        pytest.param(
+            {"path": COUNT, "method": "POST", "body": b"{}"}, 400, "bad_request", id="no message"
+        ),
+        pytest.param({"path": "/v1/else", "method": "POST"}, 404, "not_found", id="another path"),
+    ],
+)
+async def test_what_cannot_be_listed_or_counted_is_refused(
+    changes: dict[str, Any], status: int, reason: str
+) -> None:
+    raw = changes.pop("body", b"")
+    asked = query(raw, **{"method": "GET", "path": "/v1/models"} | changes)
+    answer = await queries(engine("a")).answer(asked)
+    assert isinstance(answer, Refused)
+    assert (answer.status, answer.reason) == (status, reason)
+
+
+async def test_counts_go_to_engines_and_are_accounted_nowhere() -> None:
+    of = queries(*map(engine, "abcd"))
+    answer = await of.answer(query(MESSAGE | {"priority": 3}, path=COUNT))
+    assert isinstance(answer, Countable)
+    assert answer.decision_id == ""
+    assert len(answer.offers) == 3
+    first = answer.offers[0]
+    assert first.url == f"http://{first.candidate.target.id}{COUNT}"
+    assert json.loads(first.body) == MESSAGE
+    assert "x-lineside-decision" not in dict(first.set_headers)
+    assert (len(of.reports), of._service.inflight.outstanding) == (0, 0)
+    assert of._service.records.latest() == []
+    only = await of.answer(query(MESSAGE, path=COUNT, subset=frozenset({"c"})))
+    assert isinstance(only, Countable)
+    assert [each.candidate.target.id for each in only.offers] == ["c"]
+
+
+async def test_counts_are_ours_where_no_engine_may_count() -> None:
+    asked = query(MESSAGE, path=COUNT, subset=frozenset({"elsewhere"}))
+    told = await queries(engine("a")).answer(asked)
+    assert isinstance(told, Told)
+    assert json.loads(told.body) == {"input_tokens": len(PROMPT)}
+
+
+async def test_generating_is_answered_as_ever() -> None:
+    assert isinstance(await queries(engine("a")).answer(query()), Answered)
+
+
 async def test_nothing_is_decided_while_draining() -> None:
     of = queries(engine("a"))
     of._service.draining = True
@@ -191,7 +272,7 @@ async def test_a_fault_ends_its_query_and_leaves_nothing_behind() -> None:
         raise ZeroDivisionError
 
     service, _ = watched(engine("a"))
-    of = Queries(service, Reports(service, 60.0), 10_000, broken, NOTHING_HELD)
+    of = Queries(service, Reports(service, 60.0), 10_000, broken, NOTHING_HELD, Listing(service))
     answer = await refused(of, query(wants_keys=True))
     assert (answer.status, answer.reason) == (500, "fault")
     assert (len(of.reports), service.inflight.outstanding) == (0, 0)

@@ -18,7 +18,7 @@ from coordinator.doors.callers import (
     tenant_of,
 )
 from coordinator.doors.offers import Offer
-from coordinator.doors.query import Asked, Queries, Query, Refused
+from coordinator.doors.query import Answer, Queries, Query, Refused, Told
 from coordinator.doors.reports import Event, Report
 from coordinator.doors.together import Together
 from coordinator.engines import Engine
@@ -83,7 +83,7 @@ class RouterServicer(rpc.RouterServicer):
             wants_keys=caller.wants_keys,
             meters=request.meters,
         )
-        return to_wire(await self._queries.ask(query))
+        return to_wire(await self._queries.answer(query))
 
     async def Report(self, request: pb.ReportRequest, context: ReportContext) -> pb.ReportResponse:
         """Take a word on a decision."""
@@ -127,7 +127,7 @@ def _is_local(peer: str) -> bool:
     return kind in ("ipv4", "ipv6") and is_local(host)
 
 
-def to_wire(asked: Asked) -> pb.RouteResponse:
+def to_wire(asked: Answer) -> pb.RouteResponse:
     """Return an answer, or a refusal, as a message.
 
     Parts are filled in where they belong: a part that is made apart is copied, its body too.
@@ -138,6 +138,12 @@ def to_wire(asked: Asked) -> pb.RouteResponse:
         refused.status, refused.body, refused.reason = asked.status, asked.body, asked.reason
         for name, value in asked.headers:
             refused.headers.add(name=name, value=value)
+        return answer
+    if isinstance(asked, Told):
+        told = answer.answered
+        told.status, told.body = 200, asked.body
+        for name, value in asked.headers:
+            told.headers.add(name=name, value=value)
         return answer
     first, *others = asked.offers
     _fill(answer.routed.target, first)

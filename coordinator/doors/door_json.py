@@ -20,7 +20,7 @@ from coordinator.doors.callers import (
 )
 from coordinator.doors.malformed import BROKEN_BODY
 from coordinator.doors.offers import Offer
-from coordinator.doors.query import Asked, Queries, Query, Refused
+from coordinator.doors.query import Answer, Queries, Query, Refused, Told
 from coordinator.doors.reports import Event, Report
 from coordinator.limits import Usage
 from lineside.decoding import decoded
@@ -28,7 +28,7 @@ from lineside.decoding import decoded
 ROUTE = "/lineside/v1/route"
 REPORT = "/lineside/v1/report"
 
-Answer = Callable[[Caller, bytes], Awaitable[web.Response]]
+Handler = Callable[[Caller, bytes], Awaitable[web.Response]]
 Events = Literal["first_token", "finished", "aborted", "failed", "unseen"]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
@@ -39,7 +39,7 @@ class _Ask(msgspec.Struct, forbid_unknown_fields=True):
     """A request that a gateway holds. `body` is JSON, which stays as it is, or a body's text."""
 
     path: str
-    body: msgspec.Raw
+    body: msgspec.Raw = msgspec.Raw(b"")
     method: str = "POST"
     headers: dict[str, str] = {}
     tenant: str = ""
@@ -73,7 +73,7 @@ class JsonDoor:
         app.router.add_post(REPORT, self._authenticated(self._report))
 
     def _authenticated(
-        self, answer: Answer
+        self, answer: Handler
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             shown = Shown(
@@ -96,6 +96,8 @@ class JsonDoor:
     async def _route(self, caller: Caller, raw: bytes) -> web.Response:
         heavy, size = self._queries.heavy, len(raw)
         asked = await heavy.run(lambda: decoded(raw, _Ask), size)
+        if not asked.body and asked.method.upper() != "GET":
+            return _error(400, f"{HOW}: it has no `body`")
         tenant = tenant_of(caller, asked.tenant)
         if isinstance(tenant, NotYours):
             return _error(400 if tenant.malformed else 403, tenant.text)
@@ -110,7 +112,7 @@ class JsonDoor:
             wants_keys=caller.wants_keys,
             meters=asked.meters,
         )
-        answer = await self._queries.ask(query)
+        answer = await self._queries.answer(query)
         return await heavy.run(lambda: _json(to_json(answer)), size)
 
     async def _report(self, caller: Caller, raw: bytes) -> web.Response:
@@ -127,7 +129,7 @@ class JsonDoor:
         return _json({})
 
 
-def to_json(asked: Asked) -> dict[str, Any]:
+def to_json(asked: Answer) -> dict[str, Any]:
     """Return an answer, or a refusal; bodies are texts, for they are sent on to the byte."""
     if isinstance(asked, Refused):
         refused = {
@@ -137,6 +139,9 @@ def to_json(asked: Asked) -> dict[str, Any]:
             "reason": asked.reason,
         }
         return {"decision_id": asked.decision_id, "refused": refused}
+    if isinstance(asked, Told):
+        told = {"status": 200, "headers": dict(asked.headers), "body": asked.body.decode()}
+        return {"decision_id": asked.decision_id, "answered": told}
     first, *others = [_target(each) for each in asked.offers]
     routed = {"target": first, "fallbacks": others}
     return {"decision_id": asked.decision_id, "routed": routed}

@@ -20,6 +20,7 @@ from coordinator.doors.door_json import JsonDoor
 from coordinator.doors.gateway_listener import GatewayListener, Registration
 from coordinator.doors.gateway_tls import GatewayTls
 from coordinator.doors.holding import Holding
+from coordinator.doors.listing import Listing
 from coordinator.doors.query import Keys, Queries
 from coordinator.doors.reports import COUNTED, Reports
 from coordinator.providers.keys import ProviderKeys
@@ -40,11 +41,12 @@ class GatewayDoors:
         readiness: Readiness,
         keys: Keys,
         holding: Holding,
+        listing: Listing,
         tls: GatewayTls,
     ) -> None:
         reports = Reports(service, config.gateways.report_s)
         self.callers = Callers(config.gateways)
-        self.queries = Queries(service, reports, config.body_limit_bytes, keys, holding)
+        self.queries = Queries(service, reports, config.body_limit_bytes, keys, holding, listing)
         self._readiness = readiness
         self._config = config
         self._clock = service.clock

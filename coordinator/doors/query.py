@@ -2,12 +2,12 @@
 
 A query comes in by path, headers and body, and goes through the one service; what comes out is
 where the request may go, and how, or the client's answer instead. What became of it is told to
-`reports`.
+`reports`. Requests by which nothing is generated (lists, counts) are accounted nowhere.
 No wire format is known here: doors translate.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -15,12 +15,14 @@ import msgspec
 from msgspec.structs import replace
 
 from coordinator import error_shapes
-from coordinator.apis import PATHS, Api, words_of
+from coordinator.apis import COUNT_TOKENS, PATHS, Api, words_of
 from coordinator.attempts import BUDGET
 from coordinator.bodies import CONVERTED_BYTES
 from coordinator.candidates import Candidate
 from coordinator.canonical import BadRequest, Canonical
+from coordinator.doors.counting import body_to_count, counters
 from coordinator.doors.holding import Holding
+from coordinator.doors.listing import Listing, listed
 from coordinator.doors.offers import Asking, Headers, Offer, offer, url_of
 from coordinator.doors.parsing import joined, parsed, request_id_of
 from coordinator.doors.reports import Reports
@@ -31,13 +33,16 @@ from coordinator.refusal import (
     Draining,
     Fault,
     MethodNotAllowed,
+    NotCounted,
     NotFound,
     Refusal,
+    Reply,
+    UnknownModel,
     to_reply,
 )
 from coordinator.service import Refused as ServiceRefused
 from coordinator.service import Routed
-from coordinator.targets import Reach
+from coordinator.targets import Reach, is_within
 from coordinator.watch import WatchedService
 from lineside import logs
 from lineside.ids import TenantId
@@ -114,7 +119,23 @@ class Refused(msgspec.Struct, frozen=True):
         return f"Refused({self.status}, {self.reason!r})"
 
 
+class Told(msgspec.Struct, frozen=True):
+    """The client's answer, with status 200, where no backend is needed for it."""
+
+    headers: Headers
+    body: bytes
+    decision_id: str = ""
+
+
+class Countable(msgspec.Struct, frozen=True):
+    """Who may count a message's tokens, in order. Nothing is accounted, nothing to be reported."""
+
+    offers: tuple[Offer, ...]
+    decision_id: str = ""
+
+
 Asked: TypeAlias = Answered | Refused
+Answer: TypeAlias = Asked | Told | Countable
 
 
 class Queries:
@@ -127,6 +148,7 @@ class Queries:
         body_limit_bytes: int,
         keys: Keys,
         holding: Holding,
+        listing: Listing,
     ) -> None:
         self.reports = reports
         self.heavy = service.heavy
@@ -134,15 +156,28 @@ class Queries:
         self._body_limit = body_limit_bytes
         self._keys = keys
         self._holding = holding
+        self._listing = listing
+
+    async def answer(self, query: Query) -> Answer:
+        """Answer whatever our own gateway answers, as that does."""
+        path = query.path.partition("?")[0]
+        if (of := listed(path)) is not None:
+            return self._list(query, *of)
+        if path != COUNT_TOKENS:
+            return await self.ask(query)
+        request_id = _request_id(query.headers)
+        try:
+            return await self._count(query, request_id)
+        except Exception:  # noqa: BLE001  as in `ask`
+            return self._failed(query, request_id)
 
     async def ask(self, query: Query) -> Asked:
         """Decide. What is `Answered` is accounted until its end is reported, or it expires."""
         request_id = _request_id(query.headers)
         try:
             return await self._ask(query, request_id)
-        except Exception:  # noqa: BLE001  the one place: a fault ends its query only
-            log.fault("query failed", request_id=request_id, path=query.path[:200])
-            return self._refused(query, Fault(request_id), request_id, "")
+        except Exception:  # noqa: BLE001  a fault ends its query only
+            return self._failed(query, request_id)
 
     def refuse(self, query: Query, refusal: Refusal) -> Refused:
         """Record a refusal that a door found by itself, and put it as the client's API does."""
@@ -151,7 +186,9 @@ class Queries:
         return self._refused(query, refusal, request_id, refused.record.id)
 
     async def _ask(self, query: Query, request_id: str) -> Asked:
-        read = await self._read(query)
+        if (api := PATHS.get(query.path.partition("?")[0])) is None:
+            return self.refuse(query, NotFound())
+        read = await self._read(query, api)
         if not isinstance(read, Canonical):
             return self.refuse(query, read)
         if not (query.meters or read.usage_asked) and read.stream:
@@ -181,11 +218,41 @@ class Queries:
         self.reports.open(routed, [each.candidate for each in offers], query.caller)
         return Answered(routed, offers)
 
-    async def _read(self, query: Query) -> Canonical | Refusal:
+    def _list(self, query: Query, name: str | None) -> Told | Refused:
+        if query.method.upper() != "GET":
+            return self.refuse(query, MethodNotAllowed("GET"))
+        api, request_id = _shape(query), _request_id(query.headers)
+        shown = self._listing.answer(name, api)
+        if isinstance(shown, UnknownModel):
+            return self.refuse(query, shown)
+        headers = {"content-type": _JSON, **error_shapes.headers(api, request_id)}
+        return Told(tuple(headers.items()), msgspec.json.encode(shown))
+
+    async def _count(self, query: Query, request_id: str) -> Countable | Told | Refused:
+        read = await self._read(query, Api.ANTHROPIC_MESSAGES)
+        if not isinstance(read, Canonical):
+            return self.refuse(query, read)
+        may = await counters(self._service, read, query.tenant)
+        if isinstance(may, Reply):
+            return self._replied(query, may, request_id, "")
+        engines = _within(query.subset, may.engines)
+        if not engines and may.own is not None:
+            headers = {"content-type": _JSON, **error_shapes.headers(read.api, request_id)}
+            return Told(tuple(headers.items()), b'{"input_tokens":%d}' % may.own)
+        able = engines or _within(query.subset, may.providers)
+        if not able:
+            return self.refuse(query, NotCounted(read.model))
+        asking = Asking(
+            read.api, query.path, False, read.headers, request_id, "", None, counts=True
+        )
+        offers = [
+            self.offered(query, each, await body_to_count(self._service, read, each), asking)
+            for each in able[: 1 + query.fallbacks]
+        ]
+        return Countable(tuple(offers))
+
+    async def _read(self, query: Query, api: Api) -> Canonical | Refusal:
         """Judge what can be judged before anything is parsed, then parse."""
-        path = query.path.partition("?")[0]
-        if (api := PATHS.get(path)) is None:
-            return NotFound()
         if query.method.upper() != "POST":
             return MethodNotAllowed("POST")
         if self._service.draining:
@@ -222,15 +289,26 @@ class Queries:
             keys = self._keys(candidate, url_of(candidate, asking), body)
         return offer(candidate, body, asking, keys)
 
+    def _failed(self, query: Query, request_id: str) -> Refused:
+        log.fault("query failed", request_id=request_id, path=query.path[:200])
+        return self._refused(query, Fault(request_id), request_id, "")
+
     def _refused(
         self, query: Query, refusal: Refusal, request_id: str, decision_id: str
     ) -> Refused:
-        reply, api = to_reply(refusal), _shape(query)
+        return self._replied(query, to_reply(refusal), request_id, decision_id)
+
+    def _replied(self, query: Query, reply: Reply, request_id: str, decision_id: str) -> Refused:
+        api = _shape(query)
         headers = {"content-type": _JSON, **reply.headers, **error_shapes.headers(api, request_id)}
         if decision_id:
             headers["x-lineside-decision"] = decision_id
         body = error_shapes.body(reply, api, request_id)
         return Refused(reply.status, tuple(headers.items()), body, reply.reason, decision_id)
+
+
+def _within(subset: frozenset[str] | None, these: Sequence[Candidate]) -> Sequence[Candidate]:
+    return these if subset is None else [each for each in these if is_within(each.target, subset)]
 
 
 def _request_id(headers: Headers) -> str:

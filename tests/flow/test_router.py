@@ -273,6 +273,27 @@ async def test_what_nobody_reports_on_is_released(sim: Sim) -> None:
         assert record["outcome"]["end"] == "unreported"
 
 
+async def test_a_count_is_sent_to_an_engine_and_models_are_listed(sim: Sim) -> None:
+    async with asked(sim) as running, router(running) as stub:
+        message = {"model": MODEL, "messages": CHAT["messages"]}
+        path = "/v1/messages/count_tokens"
+        count = pb.RouteRequest(path=path, body=json.dumps(message).encode())
+        answer = await stub.Route(count)
+        assert (answer.decision_id, answer.WhichOneof("outcome")) == ("", "routed")
+        assert answer.routed.target.url == f"http://{sim.id}{path}"
+        status, said = await send(answer.routed.target)
+        assert (status, said["input_tokens"] > 0) == (200, True)
+        assert await running.inflight() == [0]
+        answer = await stub.Route(pb.RouteRequest(method="GET", path="/v1/models"))
+        assert (answer.decision_id, answer.WhichOneof("outcome")) == ("", "answered")
+        assert answer.answered.status == 200
+        assert [each["id"] for each in json.loads(answer.answered.body)["data"]] == [MODEL]
+        query = {"method": "GET", "path": "/v1/models", "headers": {"anthropic-version": "1"}}
+        told = json.loads((await running.post("/lineside/v1/route", query))[2])["answered"]
+        assert (told["status"], json.loads(told["body"])["last_id"]) == (200, MODEL)
+        assert await running.debug("/debug/decisions") == []
+
+
 # --- JSON -----------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18lineside/v1/router.proto\x12\x0blineside.v1\"%\n\x06Header\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x90\x01\n\x0cRouteRequest\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12$\n\x07headers\x18\x03 \x03(\x0b\x32\x13.lineside.v1.Header\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x0e\n\x06subset\x18\x06 \x03(\t\x12\x0e\n\x06meters\x18\x07 \x01(\x08\"\x7f\n\rRouteResponse\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x01 \x01(\t\x12%\n\x06routed\x18\x02 \x01(\x0b\x32\x13.lineside.v1.RoutedH\x00\x12\'\n\x07refused\x18\x03 \x01(\x0b\x32\x14.lineside.v1.RefusedH\x00\x42\t\n\x07outcome\"U\n\x06Routed\x12#\n\x06target\x18\x01 \x01(\x0b\x32\x13.lineside.v1.Target\x12&\n\tfallbacks\x18\x02 \x03(\x0b\x32\x13.lineside.v1.Target\"\x97\x01\n\x06Target\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12(\n\x0bset_headers\x18\x04 \x03(\x0b\x32\x13.lineside.v1.Header\x12\x16\n\x0eremove_headers\x18\x05 \x03(\t\x12\x0c\n\x04\x62ody\x18\x06 \x01(\x0c\x12\x0b\n\x03url\x18\x07 \x01(\t\"]\n\x07Refused\x12\x0e\n\x06status\x18\x01 \x01(\r\x12$\n\x07headers\x18\x02 \x03(\x0b\x32\x13.lineside.v1.Header\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x85\x03\n\rReportRequest\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x01 \x01(\t\x12/\n\x05\x65vent\x18\x02 \x01(\x0e\x32 .lineside.v1.ReportRequest.Event\x12\x13\n\x06\x61ge_ms\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x1a\n\rprompt_tokens\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rcached_tokens\x18\x05 \x01(\rH\x02\x88\x01\x01\x12\x1e\n\x11\x63ompletion_tokens\x18\x06 \x01(\rH\x03\x88\x01\x01\x12\x13\n\x06status\x18\x07 \x01(\rH\x04\x88\x01\x01\x12\x0f\n\x07\x62\x61\x63kend\x18\x08 \x01(\t\"K\n\x05\x45vent\x12\x0f\n\x0b\x46IRST_TOKEN\x10\x00\x12\x0c\n\x08\x46INISHED\x10\x01\x12\x0b\n\x07\x41\x42ORTED\x10\x02\x12\n\n\x06\x46\x41ILED\x10\x03\x12\n\n\x06UNSEEN\x10\x04\x42\t\n\x07_age_msB\x10\n\x0e_prompt_tokensB\x10\n\x0e_cached_tokensB\x14\n\x12_completion_tokensB\t\n\x07_status\"\x10\n\x0eReportResponse2\x8b\x01\n\x06Router\x12>\n\x05Route\x12\x19.lineside.v1.RouteRequest\x1a\x1a.lineside.v1.RouteResponse\x12\x41\n\x06Report\x12\x1a.lineside.v1.ReportRequest\x1a\x1b.lineside.v1.ReportResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18lineside/v1/router.proto\x12\x0blineside.v1\"%\n\x06Header\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x90\x01\n\x0cRouteRequest\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12$\n\x07headers\x18\x03 \x03(\x0b\x32\x13.lineside.v1.Header\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x0e\n\x06subset\x18\x06 \x03(\t\x12\x0e\n\x06meters\x18\x07 \x01(\x08\"\xaa\x01\n\rRouteResponse\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x01 \x01(\t\x12%\n\x06routed\x18\x02 \x01(\x0b\x32\x13.lineside.v1.RoutedH\x00\x12\'\n\x07refused\x18\x03 \x01(\x0b\x32\x14.lineside.v1.RefusedH\x00\x12)\n\x08\x61nswered\x18\x04 \x01(\x0b\x32\x15.lineside.v1.AnsweredH\x00\x42\t\n\x07outcome\"U\n\x06Routed\x12#\n\x06target\x18\x01 \x01(\x0b\x32\x13.lineside.v1.Target\x12&\n\tfallbacks\x18\x02 \x03(\x0b\x32\x13.lineside.v1.Target\"\x97\x01\n\x06Target\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12(\n\x0bset_headers\x18\x04 \x03(\x0b\x32\x13.lineside.v1.Header\x12\x16\n\x0eremove_headers\x18\x05 \x03(\t\x12\x0c\n\x04\x62ody\x18\x06 \x01(\x0c\x12\x0b\n\x03url\x18\x07 \x01(\t\"N\n\x08\x41nswered\x12\x0e\n\x06status\x18\x01 \x01(\r\x12$\n\x07headers\x18\x02 \x03(\x0b\x32\x13.lineside.v1.Header\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\"]\n\x07Refused\x12\x0e\n\x06status\x18\x01 \x01(\r\x12$\n\x07headers\x18\x02 \x03(\x0b\x32\x13.lineside.v1.Header\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x85\x03\n\rReportRequest\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x01 \x01(\t\x12/\n\x05\x65vent\x18\x02 \x01(\x0e\x32 .lineside.v1.ReportRequest.Event\x12\x13\n\x06\x61ge_ms\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x1a\n\rprompt_tokens\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rcached_tokens\x18\x05 \x01(\rH\x02\x88\x01\x01\x12\x1e\n\x11\x63ompletion_tokens\x18\x06 \x01(\rH\x03\x88\x01\x01\x12\x13\n\x06status\x18\x07 \x01(\rH\x04\x88\x01\x01\x12\x0f\n\x07\x62\x61\x63kend\x18\x08 \x01(\t\"K\n\x05\x45vent\x12\x0f\n\x0b\x46IRST_TOKEN\x10\x00\x12\x0c\n\x08\x46INISHED\x10\x01\x12\x0b\n\x07\x41\x42ORTED\x10\x02\x12\n\n\x06\x46\x41ILED\x10\x03\x12\n\n\x06UNSEEN\x10\x04\x42\t\n\x07_age_msB\x10\n\x0e_prompt_tokensB\x10\n\x0e_cached_tokensB\x14\n\x12_completion_tokensB\t\n\x07_status\"\x10\n\x0eReportResponse2\x8b\x01\n\x06Router\x12>\n\x05Route\x12\x19.lineside.v1.RouteRequest\x1a\x1a.lineside.v1.RouteResponse\x12\x41\n\x06Report\x12\x1a.lineside.v1.ReportRequest\x1a\x1b.lineside.v1.ReportResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,20 +35,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEADER']._serialized_end=78
   _globals['_ROUTEREQUEST']._serialized_start=81
   _globals['_ROUTEREQUEST']._serialized_end=225
-  _globals['_ROUTERESPONSE']._serialized_start=227
-  _globals['_ROUTERESPONSE']._serialized_end=354
-  _globals['_ROUTED']._serialized_start=356
-  _globals['_ROUTED']._serialized_end=441
-  _globals['_TARGET']._serialized_start=444
-  _globals['_TARGET']._serialized_end=595
-  _globals['_REFUSED']._serialized_start=597
-  _globals['_REFUSED']._serialized_end=690
-  _globals['_REPORTREQUEST']._serialized_start=693
-  _globals['_REPORTREQUEST']._serialized_end=1082
-  _globals['_REPORTREQUEST_EVENT']._serialized_start=927
-  _globals['_REPORTREQUEST_EVENT']._serialized_end=1002
-  _globals['_REPORTRESPONSE']._serialized_start=1084
-  _globals['_REPORTRESPONSE']._serialized_end=1100
-  _globals['_ROUTER']._serialized_start=1103
-  _globals['_ROUTER']._serialized_end=1242
+  _globals['_ROUTERESPONSE']._serialized_start=228
+  _globals['_ROUTERESPONSE']._serialized_end=398
+  _globals['_ROUTED']._serialized_start=400
+  _globals['_ROUTED']._serialized_end=485
+  _globals['_TARGET']._serialized_start=488
+  _globals['_TARGET']._serialized_end=639
+  _globals['_ANSWERED']._serialized_start=641
+  _globals['_ANSWERED']._serialized_end=719
+  _globals['_REFUSED']._serialized_start=721
+  _globals['_REFUSED']._serialized_end=814
+  _globals['_REPORTREQUEST']._serialized_start=817
+  _globals['_REPORTREQUEST']._serialized_end=1206
+  _globals['_REPORTREQUEST_EVENT']._serialized_start=1051
+  _globals['_REPORTREQUEST_EVENT']._serialized_end=1126
+  _globals['_REPORTRESPONSE']._serialized_start=1208
+  _globals['_REPORTRESPONSE']._serialized_end=1224
+  _globals['_ROUTER']._serialized_start=1227
+  _globals['_ROUTER']._serialized_end=1366
 # @@protoc_insertion_point(module_scope)

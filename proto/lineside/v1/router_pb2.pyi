@@ -34,14 +34,16 @@ class RouteRequest(_message.Message):
     def __init__(self, method: _Optional[str] = ..., path: _Optional[str] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., body: _Optional[bytes] = ..., tenant: _Optional[str] = ..., subset: _Optional[_Iterable[str]] = ..., meters: bool = ...) -> None: ...
 
 class RouteResponse(_message.Message):
-    __slots__ = ("decision_id", "routed", "refused")
+    __slots__ = ("decision_id", "routed", "refused", "answered")
     DECISION_ID_FIELD_NUMBER: _ClassVar[int]
     ROUTED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
     decision_id: str
     routed: Routed
     refused: Refused
-    def __init__(self, decision_id: _Optional[str] = ..., routed: _Optional[_Union[Routed, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+    answered: Answered
+    def __init__(self, decision_id: _Optional[str] = ..., routed: _Optional[_Union[Routed, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ...) -> None: ...
 
 class Routed(_message.Message):
     __slots__ = ("target", "fallbacks")
@@ -68,6 +70,16 @@ class Target(_message.Message):
     body: bytes
     url: str
     def __init__(self, endpoint: _Optional[str] = ..., backend: _Optional[str] = ..., model: _Optional[str] = ..., set_headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., remove_headers: _Optional[_Iterable[str]] = ..., body: _Optional[bytes] = ..., url: _Optional[str] = ...) -> None: ...
+
+class Answered(_message.Message):
+    __slots__ = ("status", "headers", "body")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    status: int
+    headers: _containers.RepeatedCompositeFieldContainer[Header]
+    body: bytes
+    def __init__(self, status: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("status", "headers", "body", "reason")
