@@ -238,7 +238,7 @@ async def test_counts_go_to_engines_and_are_accounted_nowhere() -> None:
     answer = await of.answer(query(MESSAGE | {"priority": 3}, path=COUNT))
     assert isinstance(answer, Countable)
     assert answer.decision_id == ""
-    assert len(answer.offers) == 3
+    assert len(answer.offers) == 2
     first = answer.offers[0]
     assert first.url == f"http://{first.candidate.target.id}{COUNT}"
     assert json.loads(first.body) == MESSAGE

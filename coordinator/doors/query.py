@@ -239,7 +239,9 @@ class Queries:
         if not engines and may.own is not None:
             headers = {"content-type": _JSON, **error_shapes.headers(read.api, request_id)}
             return Told(tuple(headers.items()), b'{"input_tokens":%d}' % may.own)
-        able = engines or _within(query.subset, may.providers)
+        others = () if may.own is not None else _within(query.subset, may.providers)
+        # A place is kept for who else counts: engines may be alike in that they do not.
+        able = (*engines[: max(1, query.fallbacks)], *others)[: 1 + query.fallbacks]
         if not able:
             return self.refuse(query, NotCounted(read.model))
         asking = Asking(
@@ -247,7 +249,7 @@ class Queries:
         )
         offers = [
             self.offered(query, each, await body_to_count(self._service, read, each), asking)
-            for each in able[: 1 + query.fallbacks]
+            for each in able
         ]
         return Countable(tuple(offers))
 

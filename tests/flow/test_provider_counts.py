@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.config import Gateways
 from tests.fakes import MODEL, FakeEngine
 from tests.provider_scenes import CHAT, UPSTREAM, in_order, published, scene
 from tests.provider_stubs import COUNT, KEY, Stub
@@ -91,3 +92,22 @@ async def test_what_it_says_of_our_account_reaches_no_client(
         assert (answered, error["type"], error["error"]["message"]) == (status, "error", message)
         assert headers["content-type"].startswith("application/json")
         assert len(stub.calls) == 1
+
+
+async def test_a_gateway_that_asks_is_told_of_the_provider_behind_the_engine(
+    tmp_path: Path,
+) -> None:
+    open_ = Gateways(anonymous=True)
+    query = {"path": PATH, "headers": {"x-api-key": "mine"}, "body": ASK}
+    async with scene(
+        tmp_path, {"claude": Stub("Anthropic")}, in_order("claude"), gateways=open_
+    ) as s:
+        _, _, said = await s.running.post("/lineside/v1/route", query)
+        answer = json.loads(said)
+        first, (other,) = answer["routed"]["target"], answer["routed"]["fallbacks"]
+        assert (answer["decision_id"], first["url"].endswith(PATH)) == ("", True)
+        assert (other["backend"], other["model"]) == ("claude", MODEL)
+        assert other["url"].endswith(PATH)
+        assert json.loads(other["body"]) == ASK | {"model": UPSTREAM}
+        assert "x-api-key" in other["remove_headers"]
+        assert await s.running.debug("/debug/decisions") == []
