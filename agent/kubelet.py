@@ -8,7 +8,6 @@ cannot is a state with a name.
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Literal, TypeAlias
 
 import grpc
@@ -16,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from agent.owners import Container, Given, GpuOwners, PodName
 from lineside import logs
-from lineside.clock import Clock
+from lineside.clock import Clock, heard_within
 from lineside.ids import PodIdent
 from lineside.v1 import pod_resources_pb2 as pb
 
@@ -63,7 +62,6 @@ NoAnswer = Literal["absent", "denied", "refused", "slow", "failed"]
 
 log = logs.get("agent.kubelet")
 
-
 _List: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
 
 
@@ -99,9 +97,7 @@ class Kubelet:
             self._wanted.clear()
             await self._ask()
             await self._clock.sleep(GATHER_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_S if self.failing else READ_S):
-                    await self._wanted.wait()
+            await heard_within(self._wanted, RETRY_S if self.failing else READ_S, self._clock)
 
     async def _ask(self) -> None:
         at, pods, before = self._clock.monotonic(), self.owners.pods(), self.failing

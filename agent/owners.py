@@ -29,7 +29,6 @@ _REPLICA = re.compile(r"(::|/vgpu)\d+\Z")
 _PART = re.compile(r"/gi\d+\Z")
 """What Google's adds to the id of a GPU of which it gives a part."""
 
-
 MOST_DEVICES = 256
 """Of one engine: sixteen GPUs have no more parts. Each is a metric's label."""
 

@@ -199,6 +199,13 @@ def test_a_pod_that_came_back_under_its_name_is_asked_about_anew() -> None:
     assert made.devices == {A: Devices(("GPU-b",))}
 
 
+def test_what_was_said_of_a_pod_ends_with_it() -> None:
+    made = owners(answer(("inference", "vllm-0", [container("vllm", gpu=["GPU-a"])])), engine())
+    made.assign([])
+    made.assign([engine()])
+    assert made.devices == {A: NOT_ASKED}
+
+
 def test_gpus_are_named_with_their_engines() -> None:
     said = answer(
         ("inference", "vllm-0", [container("vllm", gpu=["GPU-a", "GPU-b"])]),

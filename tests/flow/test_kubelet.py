@@ -16,16 +16,14 @@ import aiohttp
 import grpc
 import pytest
 
-import coordinator.build
 from agent import kubelet as asking
 from agent.assignment import AssignedEngine
 from agent.kubelet import Kubelet, KubeletAway, asked
 from agent.owners import Devices
-from coordinator.kube.api import Api
-from coordinator.kube.settings import Kubernetes
 from lineside.ids import EngineId, PodIdent
 from tests import simulated
 from tests.gateways import coordinator as a_coordinator
+from tests.kube_http import serving
 from tests.kube_memory import PODS, SETS, Server, pod
 from tests.kubelets import answer, container, kubelet
 from tests.manual_clock import ManualClock
@@ -34,7 +32,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.flow
 
-CLUSTER = Kubernetes(access="in-cluster", namespaces=("n",))
 ENGINE = EngineId("10.0.0.1:8000")
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -208,26 +205,60 @@ async def test_known_gpus_stay_while_the_kubelet_is_away(path: Path) -> None:
         running.cancel()
 
 
+class NotingClock(ManualClock):
+    """Notes for how long anybody went to sleep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await super().sleep(seconds)
+
+
+async def test_a_kubelet_is_asked_again_soon_after_a_failure_and_seldom_after_an_answer(
+    path: Path,
+) -> None:
+    clock = NotingClock()
+    asks = Kubelet(str(path), clock)
+
+    async def pauses(count: int) -> list[float]:
+        async with asyncio.timeout(5):
+            while len(clock.slept) < count:
+                await clock.advance(asking.GATHER_S)
+                await asyncio.sleep(0.01)
+        return clock.slept
+
+    running = asyncio.create_task(asks.run())
+    failed = [asking.GATHER_S, asking.RETRY_S]
+    assert await pauses(2) == failed
+    assert asks.answered_at is None
+    async with kubelet(path, saying(one_gpu("GPU-a"))):
+        assert await pauses(4) == [*failed, asking.GATHER_S, asking.READ_S]
+    assert asks.answered_at is not None
+    running.cancel()
+
+
 # --- from a kubelet to a decision -----------------------------------------------------------------
 
 
 async def test_what_a_kubelet_gave_to_a_pod_is_known_of_its_engine(
-    tmp_path: Path, path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, path: Path, library: Path
 ) -> None:
     server, gpus, config = Server(), tmp_path / "gpus", tmp_path / "agent.json"
     gpus.write_text(
         "".join(f"GPU-{n} H200 total_mib=9 used_mib=1 gpu={n} mem=5\n" for n in (10, 90))
     )
 
-    async def connected(settings: Kubernetes) -> Api:
-        return server
-
-    monkeypatch.setattr(coordinator.build, "connected", connected)
     with simulated.engine() as listening:
         host, _, port = listening["http"].rpartition(":")
         server.put(SETS, "s", {"selector": {"app": "vllm"}, "ports": {"http": int(port)}})
         server.put(PODS, "p", **pod(ip=host, app="vllm"))
-        async with a_coordinator(kubernetes=CLUSTER) as running:
+        async with (
+            serving(server, tmp_path) as cluster,
+            a_coordinator(kubernetes=cluster) as running,
+        ):
             said = {
                 "coordinators": [running.grpc],
                 "transport": "plaintext",
