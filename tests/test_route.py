@@ -13,12 +13,10 @@ from coordinator.load.inflight import PeerSum, Queue
 from coordinator.load.predict import FixedRate
 from coordinator.measurement import Units
 from coordinator.route import Decision
-from coordinator.runners import Row, field_of
-from lineside.ids import EngineId
 from lineside.signals import Events, Load, Status
 from policies.verdict import Chosen, Empty
 from tests import scene
-from tests.scene import MODEL, view
+from tests.scene import view
 
 RATE = FixedRate(prefill_tokens_per_s=1000.0, step_s=0.0)
 
@@ -156,6 +154,7 @@ def test_failing_engines_are_used_when_all_fail() -> None:
     views = [view("a", failing="it failed"), view("b", failing="it failed"), view("c", away="gone")]
     decision = decided(views)
     assert sorted(order(decision)) == ["a", "b"]
+    assert [candidate.own_s for candidate in decision.ranked] == [1.0, 1.0]  # measured
     assert [candidate.dropped_by for candidate in decision.dropped] == ["away"]
 
 
@@ -215,27 +214,6 @@ def test_ties_are_spread() -> None:
     views = [view("a"), view("b"), view("c")]
     chosen = Counter(order(decided(views, seed=seed))[0] for seed in range(300))
     assert min(chosen[name] for name in "abc") > 60
-
-
-def test_a_row_knows_numbers_of_its_engines_alone() -> None:
-    a, b, c = map(EngineId, "abc")
-    row = Row((a, b))
-    assert [row.numbers(engines) for engines in ((b, a), (c, b), (), (b, a))] == [
-        (1, 0),
-        (1,),
-        (),
-        (1, 0),
-    ]
-
-
-def test_a_field_keeps_its_row_while_its_engines_are_the_same() -> None:
-    views = [view("a"), view("b")]
-    layout, class_of = scene.layout_of(views), RATE.class_of
-    first = field_of(MODEL, views, layout, class_of)
-    heard = [view("a", heard_age_s=0.2), view("b")]
-    assert field_of(MODEL, heard, layout, class_of, first).row is first.row
-    gone = [view("a", away="gone"), view("b")]
-    assert field_of(MODEL, gone, layout, class_of, first).row.engines == ("b",)
 
 
 UNITS = st.lists(st.integers(0, 80), min_size=3, max_size=3).map(lambda units: tuple(sorted(units)))
