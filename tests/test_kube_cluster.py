@@ -332,6 +332,9 @@ async def rewritten(store: Store, key: str, value: bytes) -> None:
         pytest.param(KEY, zlib.compress(b"{}"), "cannot be read", id="another form"),
         pytest.param(KEY, zlib.compress(b" " * 2**27), "cannot be read", id="without end"),
         pytest.param(
+            KEY, zlib.compress(b'{"namespaces":["n"]}')[:-2], "cannot be read", id="cut off"
+        ),
+        pytest.param(
             KEY, zlib.compress(b'{"namespaces":["m"]}'), "of other namespaces", id="of others"
         ),
     ],

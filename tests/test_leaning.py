@@ -35,6 +35,14 @@ class Others:
     active: frozenset[str]
 
 
+@dataclass
+class Changing:
+    """Coordinators that come and go."""
+
+    me: str
+    active: frozenset[str]
+
+
 def part(costs: Mapping[str, float], cached: Mapping[str, int] | None = None) -> Part:
     """Return what was measured of engines by name."""
     many, row = len(costs), Row(tuple(map(EngineId, costs)))
@@ -101,6 +109,9 @@ def test_shares_are_the_same_in_whatever_order_engines_are_seen() -> None:
         pytest.param(
             {"1": 0.1, "2": 0.15, "3": 0.2}, {"2": 64}, "1", "2", id="the own one has more cached"
         ),
+        pytest.param(
+            {"1": 0.1, "2": 0.12, "3": 0.15}, {"3": 64}, "1", "2", id="a dearer one has more cached"
+        ),
         pytest.param({"1": 0.1, "2": 0.15}, {}, "1", "1", id="as many coordinators as engines"),
     ],
 )
@@ -127,6 +138,18 @@ def test_it_never_costs_a_cache_whatever_policies_leave(
         leaned = chosen("a", costs, cached, gone)
         assert cached[leaned] >= cached[cheapest]
         assert costs[leaned] <= costs[cheapest] + LEAN_S
+
+
+def test_shares_follow_coordinators_and_engines_that_come_and_go() -> None:
+    others = Changing("b", frozenset("a"))
+    leaning = Leaning(others)
+    four, six = (part(dict.fromkeys(engines, 0.1)) for engines in ("1234", "123456"))
+    assert leaning.lean(four).leaned == {1, 3}
+    assert leaning.lean(six).leaned == {1, 3, 5}
+    others.active = frozenset("ac")
+    assert leaning.lean(six).leaned == {1, 4}
+    others.active = frozenset()
+    assert leaning.lean(six).leaned == set(range(6))
 
 
 def test_newcomers_that_are_full_stay_behind() -> None:
@@ -177,6 +200,8 @@ def test_others_count_for_as_long_as_they_are_heard_and_were_asked_anything_late
     assert hear(2.2 + ACTIVE_S, one=IDLE, two=BUSY) == {"two"}
     peers.look(2.2 + ACTIVE_S + SILENT_S + 0.1)
     assert peers.active == {"two"}, "silence is no word of having nothing"
+    peers.look(2.3 + 2 * ACTIVE_S + SILENT_S)
+    assert peers.active == frozenset(), "nor is an old word one of having something"
     assert hear(3.0 + ACTIVE_S, one=IDLE) == frozenset(), "its stream ended"
     assert hear(4.0 + ACTIVE_S, one=BUSY) == {"one"}
     peers.leave(N, 5.0 + ACTIVE_S)

@@ -5,8 +5,11 @@ left in `test_policy_fallthrough`, records in `test_policy_verdict`; random poli
 reference, in `test_policy_properties`.
 """
 
+from typing import Any
+
 import pytest
 
+from policies.evaluate import Plan, compile_
 from policies.facts import Inventory
 from policies.model import InferencePolicy
 from policies.verdict import Chosen, Denied, Dropped, Empty, Ranked, Source
@@ -243,6 +246,24 @@ def test_a_refusal_by_a_guard_says_all_that_led_to_it() -> None:
     stay = Source("n/g", "guard", "stay")
     assert found == Empty(stay, found.taken, (stay,), ("tag pii",))
     assert found.dropped == (Dropped(0, stay, "type Provider"), Dropped(1, stay, "type Provider"))
+
+
+@pytest.mark.parametrize(
+    ("field", "one", "other"),
+    [
+        pytest.param("tenant: t", {"tenant": "t"}, {"tenant": "u"}, id="tenant"),
+        pytest.param("api: chat", {"api": "chat"}, {"api": "responses"}, id="API"),
+        pytest.param("stream: true", {"stream": True}, {"stream": False}, id="kind of answer"),
+    ],
+)
+def test_rules_that_concern_one_request_are_not_taken_for_those_of_another(
+    field: str, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    rules = f"[{{name: r, matches: [{{{field}}}], reject: {{status: 410, message: m}}}}]"
+    bound = compile_([policy(rules)]).bind(CLUSTER)
+    for _ in range(2):
+        assert isinstance(bound.plan(request(**other), {}), Plan)
+        assert isinstance(bound.plan(request(**one), {}), Denied)
 
 
 def test_a_reject_carries_its_message() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from agent.digest_log import DigestLog
 from coordinator.agents.session import Session
-from coordinator.agents.sessions import ACK_S, CHORES_S, RESYNC_S, TELL_S, Sessions
+from coordinator.agents.sessions import ACK_S, CHORES_S, RESYNC_S, TELL_EACH_S, TELL_S, Sessions
 from coordinator.agents.wire import Message
 from coordinator.agents.wire import Peers as Words
 from coordinator.cluster import Cluster
@@ -178,6 +178,21 @@ async def test_leases_of_lost_streams_end() -> None:
         assert writer.caches.size()[0] == 2
         await writer.clock.advance(3 * ACK_S + 256 * CHORES_S)
         assert writer.caches.size()[0] == 0
+
+
+async def test_many_agents_are_told_less_often() -> None:
+    async with running(A) as writer:
+        await writer.hear(Words([Word("another", {}, None)]))
+        await writer.clock.advance(TELL_S)
+        many = int(2 * TELL_S / TELL_EACH_S)
+        for number in range(1, many):
+            writer.sessions.enter(Session(NodeId(f"n{number}"), Stream("life", 1)))
+        await writer.clock.advance(TELL_S)  # of the wait that began before they came
+        writer.inflight.take(A, 5, own_s=1.0, now=writer.clock.now, deadline=FAR)
+        await writer.clock.advance(1.9 * TELL_S)
+        assert dict(writer.session.told) == {}
+        await writer.clock.advance(0.1 * TELL_S)
+        assert set(writer.session.told) == {A}
 
 
 async def test_agents_are_told_of_requests_for_as_long_as_they_have_others_to_tell() -> None:
