@@ -222,51 +222,61 @@ async def rounds(
     tokens: int,
 ) -> list[Row]:
     """Take turns."""
-    seen = {"empty": Seen(), "sized": Seen(), "route": Seen(), "both": Seen()}
-    bodies, slice_s = chats(MODEL, tokens), seconds / ROUNDS / len(seen)
+    bodies, slice_s = chats(MODEL, tokens), seconds / ROUNDS / len(NAMES)
     ready = [next(bodies) for _ in range(int(4000 * slice_s))]
     async with (
         grpc.aio.insecure_channel(echo[1]["route"]) as to_echo,
         grpc.aio.insecure_channel(router[1]["route"]) as to_router,
     ):
-        nothing: Any = to_echo.unary_unary(ECHO)
-        full: Any = to_echo.unary_unary(SIZED)
-        stub: Any = rpc.RouterStub(to_router)  # type: ignore[no-untyped-call]
-        order = count()
-
-        async def empty() -> None:
-            await nothing(b"")
-
-        asked = pb.RouteRequest(path=PATH, body=ready[0])
-        size = (await stub.Route(asked)).ByteSize()
-        filled = size.to_bytes(4, "little") + bytes(asked.ByteSize() - 4)
-
-        async def sized() -> None:
-            await full(filled)
-
-        async def route() -> str:
-            body = ready[next(order) % len(ready)]
-            answer = await stub.Route(pb.RouteRequest(path=PATH, body=body))
-            if answer.WhichOneof("outcome") != "routed":
-                raise SystemExit(f"refused: {answer.refused.reason}")
-            return str(answer.decision_id)
-
-        async def both() -> None:
-            finished = pb.ReportRequest.FINISHED
-            await stub.Report(pb.ReportRequest(decision_id=await route(), event=finished))
-
+        seen = {kind: Seen() for kind in NAMES}
+        empty, sized, route, both = await calls(to_echo, to_router, ready)
         for _ in range(ROUNDS):
             await measured(echo[0], empty, slice_s, seen["empty"])
             await measured(echo[0], sized, slice_s, seen["sized"])
             await measured(router[0], route, slice_s, seen["route"])
             await measured(router[0], both, slice_s, seen["both"])
-    names = {
-        "empty": ("an empty call", ""),
-        "sized": ("nothing done, Route's sizes", ""),
-        "route": ("Route", f"at least {BUDGET}"),
-        "both": ("Route, and Report of its end", ""),
-    }
-    return [row(*names[name], each, seen["empty"]) for name, each in seen.items()]
+    return [row(*NAMES[kind], each, seen["empty"]) for kind, each in seen.items()]
+
+
+NAMES = {
+    "empty": ("an empty call", ""),
+    "sized": ("nothing done, Route's sizes", ""),
+    "route": ("Route", f"at least {BUDGET}"),
+    "both": ("Route, and Report of its end", ""),
+}
+"""Each kind of call in a row of the table, and its budget."""
+
+
+async def calls(
+    to_echo: grpc.aio.Channel, to_router: grpc.aio.Channel, ready: list[bytes]
+) -> tuple[Call, Call, Call, Call]:
+    """Return a call of each kind."""
+    nothing: Any = to_echo.unary_unary(ECHO)
+    full: Any = to_echo.unary_unary(SIZED)
+    stub: Any = rpc.RouterStub(to_router)  # type: ignore[no-untyped-call]
+    order = count()
+    asked = pb.RouteRequest(path=PATH, body=ready[0])
+    size = (await stub.Route(asked)).ByteSize()
+    filled = size.to_bytes(4, "little") + bytes(asked.ByteSize() - 4)
+
+    async def empty() -> None:
+        await nothing(b"")
+
+    async def sized() -> None:
+        await full(filled)
+
+    async def route() -> str:
+        body = ready[next(order) % len(ready)]
+        answer = await stub.Route(pb.RouteRequest(path=PATH, body=body))
+        if answer.WhichOneof("outcome") != "routed":
+            raise SystemExit(f"refused: {answer.refused.reason}")
+        return str(answer.decision_id)
+
+    async def both() -> None:
+        finished = pb.ReportRequest.FINISHED
+        await stub.Report(pb.ReportRequest(decision_id=await route(), event=finished))
+
+    return empty, sized, route, both
 
 
 def row(what: str, budget: str, seen: Seen, empty: Seen) -> Row:

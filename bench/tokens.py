@@ -317,16 +317,14 @@ async def rated(
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             late = max(late, (time.perf_counter() - due) * 1e3)
             tasks.create_task(decide(sent, due))
-    p99 = statistics.quantiles(times, n=100, method="inclusive")[-1]
-    middle, each = statistics.median(times), (time.process_time() - cpu) * 1e3 / len(times)
     return RateRow(
         what=what,
         requests=len(times),
-        p50=middle,
-        p99=p99,
+        p50=statistics.median(times),
+        p99=statistics.quantiles(times, n=100, method="inclusive")[-1],
         longest=max(times),
         budget=budget,
-        cpu=each,
+        cpu=(time.process_time() - cpu) * 1e3 / len(times),
         late=late,
         states=dict(states),
     )

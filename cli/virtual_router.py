@@ -181,7 +181,6 @@ class VirtualRouter:
         self._cluster = _cluster(self._names, model, versions or [""] * engines)
         self._clock, self._prompts = VirtualClock(), Prompts()
         self._index = index or Index(self._names)
-        peers = peers or Peers()
         self._request, self._look_at = _request(model), 0.0
         self._open: dict[int, tuple[Routed, Paired]] = {}
         self.paired: list[Paired] = []
@@ -189,9 +188,19 @@ class VirtualRouter:
         self.refused = 0
         self.elsewhere = 0
         """Requests that policies sent to a provider."""
-        decider = Decider(
+        rules = Rules(self._cluster, resources)
+        models = rules.bench().layout.inventory.models
+        if len(models) > 1:
+            raise ManyModels(", ".join(sorted(models)))
+        decider = self._decider(rules, rng, parts, peers or Peers())
+        self._service = _service(decider, rng)
+        self.own = Own(decider.inflight, decider.overlay)
+        """What it tells other coordinators."""
+
+    def _decider(self, rules: Rules, rng: random.Random, parts: Parts, peers: Peers) -> Decider:
+        return Decider(
             cluster=self._cluster,
-            rules=Rules(self._cluster, resources),
+            rules=rules,
             overlaps=self._index,
             tokens=self._prompts,
             inflight=parts.inflight(peers.sums),
@@ -206,12 +215,6 @@ class VirtualRouter:
             rng=rng,
             secret=Secret(SECRET),
         )
-        models = decider.rules.bench().layout.inventory.models
-        if len(models) > 1:
-            raise ManyModels(", ".join(sorted(models)))
-        self._service = _service(decider, rng)
-        self.own = Own(decider.inflight, decider.overlay)
-        """What it tells other coordinators."""
 
     def choose(self, job: Job, now: float) -> int | None:
         self._clock.now, self._prompts.job = now, job

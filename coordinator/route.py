@@ -90,7 +90,7 @@ class Decision:
         return self._made.ranked
 
     def in_turn(self) -> Iterator[Candidate]:
-        """Yield the ranked ones, each made when it comes to it."""
+        """Yield the ranked ones; those behind the chosen one are made when it comes to them."""
         yield self.chosen
         yield from self.ranked[1:]
 

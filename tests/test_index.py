@@ -1,3 +1,5 @@
+"""The index of a group: what it says is held, what a key and a slot cost, and what is refused."""
+
 import random
 import tracemalloc
 from collections.abc import Iterable

@@ -23,7 +23,6 @@ CLAIM_UNITS = 64
 SILENT_S = 2.0
 """A word that is older counts for nothing: its coordinator says something every 0.5 s."""
 
-
 ACTIVE_S = 10.0
 """A coordinator that had nothing in flight for so long is asked nothing."""
 
