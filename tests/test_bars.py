@@ -70,7 +70,18 @@ def chosen(decision: Decision) -> list[str]:
 
 
 def dropped(decision: Decision) -> dict[str, str]:
-    return {each.target.id: each.dropped_by for each in decision.dropped}
+    found = [(each.target.id, each.dropped_by) for each in decision.dropped]
+    assert len(dict(found)) == len(found), "each is named once"
+    return dict(found)
+
+
+def test_what_is_out_for_several_reasons_is_named_once() -> None:
+    there = layout()
+    plan = compile_(()).bind(there.inventory).plan(RequestFacts(model=MODEL), {})
+    assert not isinstance(plan, Denied)
+    barred = {0: Bar("api", "it has no such API", True)}
+    found = decide(plan, (), there, NoOutlook(), random.Random(1), (0, 1), barred)
+    assert dropped(found) == {"claude": "api", "gpt": "subset"}
 
 
 def cooling(
