@@ -17,7 +17,7 @@ from coordinator.routed import rest_of
 from coordinator.targets import Layout
 from coordinator.unserved import why_unserved
 from lineside.ids import EngineId, ModelName, TenantId
-from policies.evaluate import compile_
+from policies.evaluate import Plan, compile_
 from policies.facts import RequestFacts
 from policies.inventory import inventory_of
 from policies.load import load
@@ -50,6 +50,14 @@ def layout() -> Layout:
     return Layout.of(inventory_of((), (), found, ()), {**backends})
 
 
+def planned(there: Layout, policies: str) -> Plan:
+    found = [each.resource for each in load([("p", policies.encode())]).resources]
+    compiled = compile_([each for each in found if isinstance(each, InferencePolicy)])
+    plan = compiled.bind(there.inventory).plan(RequestFacts(model=MODEL), {})
+    assert not isinstance(plan, Denied)
+    return plan
+
+
 def decided(
     cooldowns: Cooldowns,
     api: Api = Api.OPENAI_CHAT,
@@ -57,10 +65,7 @@ def decided(
     key_missing: KeyMissing = none_missing,
 ) -> Decision:
     there = layout()
-    (policy,) = [each.resource for each in load([("p", POLICY.encode())]).resources]
-    assert isinstance(policy, InferencePolicy)
-    plan = compile_([policy]).bind(there.inventory).plan(RequestFacts(model=MODEL), {})
-    assert not isinstance(plan, Denied)
+    plan = planned(there, POLICY)
     barred = bars(there, plan.targets, api, cooldowns, now, key_missing=key_missing)
     return decide(plan, (), there, NoOutlook(), random.Random(1), (), barred)
 
@@ -75,13 +80,23 @@ def dropped(decision: Decision) -> dict[str, str]:
     return dict(found)
 
 
-def test_what_is_out_for_several_reasons_is_named_once() -> None:
+@pytest.mark.parametrize(
+    ("policies", "expected"),
+    [
+        pytest.param(POLICY, {"claude": "api", "gpt": "subset"}, id="barred, and not asked for"),
+        pytest.param(
+            "", dict.fromkeys(("claude", "gpt"), "default/default"), id="by policies before all"
+        ),
+    ],
+)
+def test_what_is_out_for_several_reasons_is_named_once(
+    policies: str, expected: dict[str, str]
+) -> None:
     there = layout()
-    plan = compile_(()).bind(there.inventory).plan(RequestFacts(model=MODEL), {})
-    assert not isinstance(plan, Denied)
     barred = {0: Bar("api", "it has no such API", True)}
+    plan = planned(there, policies)
     found = decide(plan, (), there, NoOutlook(), random.Random(1), (0, 1), barred)
-    assert dropped(found) == {"claude": "api", "gpt": "subset"}
+    assert dropped(found) == expected
 
 
 def cooling(
